@@ -41,7 +41,7 @@ def node_pool(manifests: Path) -> NodePool:
     raise ValueError(f"{manifests} has no NodePool")
 
 
-async def chosen(pool: NodePool, node_class: EC2NodeClass) -> list[Choice]:
+async def allowed_types(pool: NodePool, node_class: EC2NodeClass) -> list[Choice]:
     """Return the instance types that the NodePool allows, read through Joiner's AWS adapter."""
     cloud = AWSCloudProvider(Options.parse([], os.environ))
     types = await cloud.instance_types(node_class, pool)
@@ -86,7 +86,7 @@ def main() -> int:
     """Write the list and print its length."""
     manifests, described, out = (Path(argument) for argument in sys.argv[1:])
     node_class = msgspec.json.decode(described.read_bytes(), type=EC2NodeClass)
-    choices = asyncio.run(chosen(node_pool(manifests), node_class))
+    choices = asyncio.run(allowed_types(node_pool(manifests), node_class))
     out.write_text(json.dumps([row(choice) for choice in choices]))
     print(f"{len(choices)} types, {sum(len(choice.offerings) for choice in choices)} offerings")
     return 0

@@ -104,7 +104,7 @@ class CreatedRun(Run):
 
     def _end(self) -> None:
         if self.settings.get("deletionProtection") == "true":
-            self._tell("destroy with deletion protection", {})
+            self._record("destroy with deletion protection", {})
             before = self._everything()
             self._expect(bool(self._operate(self.stage.destroy)), "the cluster was not protected")
             self._expect(self._everything() == before, "a refused destroy changed something")

@@ -81,11 +81,11 @@ One requires a share of a GPU.
 def pools_of(count: int) -> list[NodePool]:
     """Return `count` NodePools of one node class: the first unrestricted, the others narrowed."""
     pools = [make_nodepool(f"pool-{number}") for number in range(count)]
-    narrow = [narrowed(pool, *NARROW[n % len(NARROW)]) for n, pool in enumerate(pools[1:])]
+    narrow = [with_requirement(pool, *NARROW[n % len(NARROW)]) for n, pool in enumerate(pools[1:])]
     return [pools[0], *narrow]
 
 
-def narrowed(pool: NodePool, key: str, values: tuple[str, ...]) -> NodePool:
+def with_requirement(pool: NodePool, key: str, values: tuple[str, ...]) -> NodePool:
     """Return a copy of the NodePool with one more requirement."""
     replace = msgspec.structs.replace
     required = [Requirement(key=key, operator="In", values=list(values))]
@@ -94,7 +94,7 @@ def narrowed(pool: NodePool, key: str, values: tuple[str, ...]) -> NodePool:
     return replace(pool, spec=replace(pool.spec, template=template))
 
 
-def waiting() -> list[Pod]:
+def pending_pods() -> list[Pod]:
     """Return the pending pods."""
     sizes = [SIZES[n % len(SIZES)] for n in range(PODS)]
     return [make_pod(f"web-{n}", cpu=c, memory=m) for n, (c, m) in enumerate(sizes)]
@@ -161,7 +161,7 @@ class Replica:
         limit = timedelta(seconds=30)
         began = time.perf_counter()
         solve = TimedSolve(WorldSolver(self.solver), Settings(), limit)
-        results = await solve(waiting(), await self.snapshot())
+        results = await solve(pending_pods(), await self.snapshot())
         assert not results.unschedulable
         self.seconds.append(time.perf_counter() - began)
         engine = TimedEngine(
@@ -180,7 +180,7 @@ class Replica:
         )
         await engine.decide(problem)
 
-    def shown(self, stage: str) -> None:
+    def print_row(self, stage: str) -> None:
         """Print one row of the table."""
         each = [pss(os.getpid()), *(_held_by(solver) for solver in (self.solver, self.judging))]
         row = [str(len(self.pools)), stage, *(f"{mib:.0f}" for mib in (*each, sum(each)))]
@@ -202,17 +202,17 @@ async def measure(count: int, rounds: int) -> None:
     try:
         await replica.snapshot()
         await replica.solver.solve(prepare)
-        replica.shown("idle")
+        replica.print_row("idle")
         await replica.ask()
-        replica.shown("first answers")
+        replica.print_row("first answers")
         for _ in range(rounds):
             await replica.ask()
-        replica.shown(f"{rounds} more")
+        replica.print_row(f"{rounds} more")
         same = replica.seconds[-rounds:]
         for _ in range(rounds):
             cloud._types._pricing.revision += 1
             await replica.ask()
-        replica.shown(f"{rounds} at other prices")
+        replica.print_row(f"{rounds} at other prices")
         changed = replica.seconds[-rounds:]
         print(
             f"  first {replica.seconds[0]:.2f} s, then {statistics.median(same):.2f} s, "
@@ -224,7 +224,7 @@ async def measure(count: int, rounds: int) -> None:
         session.close()
 
 
-def prepared(url: str) -> dict[str, str]:
+def prepare_region(url: str) -> dict[str, str]:
     """Tag the network as the stack does; return the environment of a controller."""
     import boto3
 
@@ -237,14 +237,14 @@ def prepared(url: str) -> dict[str, str]:
     return {**os.environ, **named, **more}
 
 
-INSIDE = "from bench import footprint; footprint.inside()"
+MEASURE_HERE = "from bench import footprint; footprint.measure_here()"
 """The solver processes import the main module too.
 
 The controller's is nearly empty, so the measured process has none.
 """
 
 
-def inside() -> None:
+def measure_here() -> None:
     """Measure one number of NodePools in this process and its children.
 
     Command line: pools, rounds.
@@ -264,9 +264,9 @@ def main(argv: Sequence[str]) -> int:
     print("| pools | after | controller | solver | disruption | all |")
     print("|---:|---|---:|---:|---:|---:|", flush=True)
     with Cloud(cluster_name=CLUSTER) as cloud:
-        environment = prepared(cloud.url)
+        environment = prepare_region(cloud.url)
         for count in options.pools:
-            command = [sys.executable, "-c", INSIDE, str(count), str(options.rounds)]
+            command = [sys.executable, "-c", MEASURE_HERE, str(count), str(options.rounds)]
             subprocess.run(command, env=environment, check=True)
     return 0
 

@@ -143,7 +143,7 @@ def queue(messages: int) -> Iterator[str]:
         process.join()
 
 
-async def handled(url: str, messages: int, claims: int) -> tuple[float, float]:
+async def handle_all(url: str, messages: int, claims: int) -> tuple[float, float]:
     """Return the time until the queue is empty: wall clock and CPU, in seconds."""
     os.environ |= {"AWS_ENDPOINT_URL": url, "AWS_REGION": REGION}
     os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--claims", type=int, default=2000, help="how many nodes there are (2000)")
     options = parser.parse_args(argv)
     with queue(options.messages) as url:
-        seconds, worked = asyncio.run(handled(url, options.messages, options.claims))
+        seconds, worked = asyncio.run(handle_all(url, options.messages, options.claims))
     print(
         f"{options.messages} messages, {options.claims} nodes: {seconds:.2f} s, "
         f"{options.messages / seconds:.0f} a second; {worked:.2f} s of processor time, "

@@ -66,7 +66,7 @@ class LoadedApiServer(FakeApiServer):
         """Do nothing: no object here owns another."""
 
 
-def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
+def make_api_server(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
     """Return an API server with `nodes` full nodes, and one pending pod that needs another node.
 
     If `is_managed`, each node has a NodeClaim and a volume.
@@ -76,7 +76,7 @@ def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
     for number in range(nodes):
         body = backgroundload.node(number)
         if is_managed:
-            claim, body = opening.managed(number)
+            claim, body = opening.managed_node(number)
             api.store_json(kinds.NODE_CLAIM, claim)
             api.store_json(kinds.VOLUME_ATTACHMENT, opening.attachment(number))
         body["status"]["conditions"] = [{"type": "Ready", "status": "True", "reason": "Kubelet"}]
@@ -114,7 +114,7 @@ async def measure(
 
     The cluster has `nodes` nodes and `pods` pods, and `opened` nodes launch meanwhile.
     """
-    front = Front(filled(nodes, pods, is_managed=opened > 0))
+    front = Front(make_api_server(nodes, pods, is_managed=opened > 0))
     runner = web.AppRunner(front.application(), shutdown_timeout=1)
     await runner.setup()
     port, metrics, probes = free_ports(3)
@@ -143,13 +143,13 @@ async def measure(
         await _decided(front, process)
         first = time.monotonic() - began
         await asyncio.sleep(REST_SECONDS)
-        rest = _family(process.pid)
+        rest = _memory_of_family(process.pid)
         begun = await _reported(process)
         async with busy(front.api, opened, metrics):
             events = await write_events(front.api, rate, seconds)
         await asyncio.sleep(1)
         seen = await _reported(process)
-        stirred = _family(process.pid)
+        stirred = _memory_of_family(process.pid)
         series = await _series(metrics)
     finally:
         metering.cancel()
@@ -239,7 +239,7 @@ def _together(each: Sequence[float]) -> str:
     return f"{sum(each):.0f} MiB ({' + '.join(f'{mib:.0f}' for mib in each)})"
 
 
-def _family(pid: int) -> list[float]:
+def _memory_of_family(pid: int) -> list[float]:
     """Return the memory of a process and of each of its children, in MiB."""
     return [pss(each) for each in _pids(pid)]
 

@@ -31,10 +31,10 @@ class Meter:
     async def run(self) -> None:
         """Sample until cancelled."""
         while True:
-            self.look()
+            self.sample()
             await asyncio.sleep(PAUSE_SECONDS)
 
-    def look(self) -> dict[str, float]:
+    def sample(self) -> dict[str, float]:
         """Take one sample; the largest replica is the leader."""
         self.now = {replica: sum(map(pss, pids)) for replica, pids in self.groups().items()}
         for replica, mib in self.now.items():

@@ -42,7 +42,7 @@ NAMESPACE = "default"
 TRUE = ("Launched", "Registered", "Initialized", "Ready", "ConsistentStateFound")
 
 
-def managed(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def managed_node(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the NodeClaim and the Node of one existing instance, both initialized."""
     pool = _pool(number)
     node = backgroundload.node(number)

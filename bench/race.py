@@ -127,7 +127,7 @@ def run(race: Race, folder: Path, repeat: int, limit: float, fee: float) -> Outc
         karpenter_cost=_whole_cost(theirs.answer, fee) if theirs else None,
         joiner_cost=ours.answer["cost"],
         first_cost=first.answer["cost"],
-        lower_bound=engines.proven(world),
+        lower_bound=engines.proven_bound(world),
         karpenter_placed=_placed(theirs.answer) if theirs else None,
         joiner_placed=_placed(ours.answer),
         first_placed=_placed(first.answer),

@@ -170,7 +170,7 @@ class Run:
 
     def _settle(self, title: str, settings: dict[str, str]) -> bool:
         """Preview and apply settings; return whether they were applied."""
-        self._tell(title, settings)
+        self._record(title, settings)
         before = self._everything()
         admitted = self._is_admitted(settings)
         self._expect(self._everything() == before, "the preview changed something")
@@ -194,7 +194,7 @@ class Run:
     def _kill(self, settings: dict[str, str]) -> None:
         """Kill the engine after a random number of lines of an `up`."""
         left = self.chance.randint(5, 60)
-        self._tell(f"killed after {left} lines", settings)
+        self._record(f"killed after {left} lines", settings)
         heard = self.stage.engine.show
 
         def show(line: str) -> None:
@@ -225,7 +225,7 @@ class Run:
             # The user has set the name of an instance profile that does not exist.
             self._expect("instanceProfileName" in self.settings, f"EC2 refused to launch {name}")
             return
-        self._tell(f"launch {name}", {})
+        self._record(f"launch {name}", {})
         self.instances.append(instance)
         self.stage.cluster.request("POST", NODE_CLAIMS, claim_of("team", name))
         role = outputs["nodeRole"]
@@ -242,9 +242,9 @@ class Run:
     def _end(self) -> None:
         """Destroy the stack: with the nodes, or after they have ended."""
         if self.instances and self.chance.random() < 0.5:
-            self._tell("nodes end", {})
+            self._record("nodes end", {})
             self._end_nodes()
-        self._tell("destroy", {})
+        self._record("destroy", {})
         self.stage.cluster.delete(self._deployment)
         if refusal := self._operate(self.stage.destroy):
             self._find(f"destroy failed: {refusal}")
@@ -444,7 +444,7 @@ class Run:
             return "; ".join(dict.fromkeys(lines)) or refused.output[-500:]
         return ""
 
-    def _tell(self, title: str, settings: Mapping[str, str]) -> None:
+    def _record(self, title: str, settings: Mapping[str, str]) -> None:
         self.steps.append(" ".join([title, *(f"{k}={v}" for k, v in settings.items())]))
 
 

@@ -118,7 +118,7 @@ class NodePools(pulumi.ComponentResource):
         if location is None:
             return
 
-        def tell(known: Mapping[str, str]) -> None:
+        def report(known: Mapping[str, str]) -> None:
             plan = Plan(
                 manifests=[filled(wire, known) for wire in args.manifests],
                 stack=args.stack,
@@ -130,7 +130,7 @@ class NodePools(pulumi.ComponentResource):
                 pulumi.log.info(line, self)
 
         authority = {AUTHORITY: args.cluster.certificate_authority}
-        pulumi.Output.all(**args.variables, **authority).apply(tell)
+        pulumi.Output.all(**args.variables, **authority).apply(report)
 
     def _object(self, wire: Wire, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
         name, metadata = f"{self._name}-{_title(wire)}", _owned(wire, self._args.stack)

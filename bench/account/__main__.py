@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
             find=lambda: ClusterApi.find(location),
         )
         try:
-            story.tell()
+            story.run()
         finally:
             print(f"about ${story.allowance.spent:.2f}, by list prices rounded up")
             left = sweep(location.client, INSTALLATION, print)

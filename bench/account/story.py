@@ -16,7 +16,7 @@ STACK = "account"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 PODS = 10
-LOOK_SECONDS = 10.0
+POLL_SECONDS = 10.0
 
 
 class Engine(Protocol):
@@ -34,7 +34,7 @@ class Engine(Protocol):
 
 @dataclass(kw_only=True)
 class Story:
-    """One run. `tell` always ends with a destroy, whatever happens before it."""
+    """One run. `run` always ends with a destroy, whatever happens before it."""
 
     engine: Engine
     settings: Mapping[str, str]
@@ -43,10 +43,10 @@ class Story:
     """Returns the cluster's API, once the cluster exists."""
 
     say: Callable[[str], None] = print
-    look_seconds: float = LOOK_SECONDS
+    poll_seconds: float = POLL_SECONDS
     _spent: AllowanceSpentError | None = field(default=None, init=False)
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """Run all steps. Raises `AllowanceSpentError` or the run's error after the destroy."""
         try:
             with self._watched():
@@ -64,7 +64,7 @@ class Story:
         ended = threading.Event()
 
         def watch() -> None:
-            while not ended.wait(self.look_seconds):
+            while not ended.wait(self.poll_seconds):
                 try:
                     self.allowance.check()
                 except AllowanceSpentError as spent:
@@ -100,7 +100,7 @@ class Story:
         while not holds():
             if self._spent is not None:
                 raise self._spent
-            time.sleep(min(1.0, self.look_seconds))
+            time.sleep(min(1.0, self.poll_seconds))
         self.say(what)
 
 

@@ -282,7 +282,7 @@ class Auditor:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def look(self, view: View) -> None:
+    def check(self, view: View) -> None:
         """Check the invariants that hold at every moment."""
         self._launches(view)
         self._shared(view)
@@ -305,12 +305,12 @@ class Auditor:
             if there <= replicas:
                 self._replicas[pool] = replicas
 
-    def evicted(self, app: str, serving: int, needed: int) -> None:
+    def check_eviction(self, app: str, serving: int, needed: int) -> None:
         """Check that an eviction leaves an app the serving pods that its budget needs."""
         if serving < needed:
             self.find(f"an eviction left {serving} pods of {app}, and its budget needs {needed}")
 
-    def ending(
+    def check_disruption(
         self, name: str, claims: Sequence[Body], nodes: Iterable[Body], pods: Iterable[Body]
     ) -> None:
         """Check that a voluntary disruption that deletes a NodeClaim takes the whole gang.
@@ -370,8 +370,8 @@ class Auditor:
                 self.find(f"{instance.claim} has a second instance beside {before[-1]}")
             before.append(instance.id)
 
-    def written(self, claims: Iterable[Body]) -> None:
-        """Note which NodeClaims exist after one was created; one may be deleted before a look."""
+    def record_claims(self, claims: Iterable[Body]) -> None:
+        """Record the existing NodeClaims: one may be deleted before the next check."""
         for claim in claims:
             if token := _annotation(claim, SHARED_LAUNCH).partition("/")[0]:
                 self._sharing.setdefault(token, set()).add(claim["metadata"]["uid"])
@@ -470,7 +470,7 @@ def too_many(view: View) -> frozenset[str]:
     return frozenset(c["metadata"]["name"] for c in view.claims if _provider(c) in kept - {""})
 
 
-def wasted(view: View, instance_types: Sequence[InstanceType]) -> list[str]:
+def unneeded_instances(view: View, instance_types: Sequence[InstanceType]) -> list[str]:
     """Return the excess of instances over what the existing pods need."""
     return _wasted(view, least_cost(view.pods, instance_types), instance_types)
 

@@ -44,7 +44,7 @@ LARGE = (8500, 8192)
 PATIENCE = 3 * 3600.0
 """Seconds without faults within which everything must settle."""
 
-LOOK = 3
+CHECK_SECONDS = 3
 """Seconds between two checks of the auditor."""
 
 REST = 45.0
@@ -163,7 +163,7 @@ class Run:
         if call.verb == "evict":
             self._count(call.name)
         if (call.verb, call.kind) == ("create", "NodeClaim"):
-            self.auditor.written(self.api.bodies(kinds.NODE_CLAIM))
+            self.auditor.record_claims(self.api.bodies(kinds.NODE_CLAIM))
         if self.fault_is_on:
             await self.fault.after(call)
 
@@ -186,7 +186,7 @@ class Run:
             self.auditor.find("a pod was deleted rather than evicted")
         if (call.verb, call.kind) == ("delete", "NodeClaim"):
             bodies = self.api.bodies
-            self.auditor.ending(
+            self.auditor.check_disruption(
                 call.name, [*bodies(kinds.NODE_CLAIM)], bodies(kinds.NODE), bodies(kinds.POD)
             )
 
@@ -196,7 +196,9 @@ class Run:
         if workload.max_unavailable is None:
             return
         serving = sum(1 for _ in self.surroundings.healthy(workload.name))
-        self.auditor.evicted(workload.name, serving, workload.replicas - workload.max_unavailable)
+        self.auditor.check_eviction(
+            workload.name, serving, workload.replicas - workload.max_unavailable
+        )
 
     # The phases of a run.
 
@@ -222,11 +224,11 @@ class Run:
 
     async def _world(self) -> None:
         while True:
-            for _ in range(LOOK):
+            for _ in range(CHECK_SECONDS):
                 self.controllers.supervise()
                 await self.surroundings.step()
                 await asyncio.sleep(1)
-            self.auditor.look(self._view())
+            self.auditor.check(self._view())
 
     async def _phase(self, phase: Phase) -> None:
         for workload in self.surroundings.workloads:
@@ -282,7 +284,7 @@ class Run:
                 if c["metadata"]["name"] not in kept
             ]
         if phase == "consolidation":
-            missing += auditor.wasted(view, INSTANCE_TYPES)
+            missing += auditor.unneeded_instances(view, INSTANCE_TYPES)
         if phase == "termination":
             missing += [f"{i.id} is left" for i in view.instances if i.lives and not i.foreign]
         return missing

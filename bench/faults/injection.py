@@ -400,10 +400,10 @@ class LostInstances(Fault):
                 del region.instances[instance.id]
             case "stop":
                 instance.stopped = True
-                region.tell(instance.id, "stopping")
+                region.announce(instance.id, "stopping")
             case _:
                 instance.ended_at = region.now()
-                region.tell(instance.id, "shutting-down")
+                region.announce(instance.id, "shutting-down")
 
 
 class ReusedNames(Fault):
@@ -437,7 +437,7 @@ class ReusedNames(Fault):
             instance.touched_by_hand = True
             if not self.recreated or self.chance.random() < 0.5:
                 instance.ended_at = scene.region.now()
-                scene.region.tell(instance.id, "shutting-down")
+                scene.region.announce(instance.id, "shutting-down")
             if self.recreated:
                 await self._force(scene, instance.hostname)
                 self._take(scene, instance.hostname)

@@ -177,7 +177,7 @@ class Region:
             "CreateDate": self.epoch + timedelta(seconds=self.now()),
         }
 
-    def tell(self, instance_id: str, state: str) -> None:
+    def announce(self, instance_id: str, state: str) -> None:
         """Send EventBridge's message about an instance's state to the queue."""
         self.send(
             {
@@ -470,7 +470,7 @@ class Region:
         for instance in found:
             if instance.ended_at is None:
                 instance.ended_at = now
-                self.tell(instance.id, "shutting-down")
+                self.announce(instance.id, "shutting-down")
         return {}
 
     def create_tags(self, parameters: Mapping[str, Any]) -> Any:

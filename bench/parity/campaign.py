@@ -31,10 +31,10 @@ def verdicts(seeds: Sequence[int]) -> Iterator[tuple[int, comparison.Verdict]]:
     for begin in range(0, len(seeds), BATCH):
         part = seeds[begin : begin + BATCH]
         theirs = engines.karpenter_batch(generated.world(seed) for seed in part)
-        yield from zip(part, judged(part, theirs), strict=True)
+        yield from zip(part, verdicts_in_parallel(part, theirs), strict=True)
 
 
-def judged(
+def verdicts_in_parallel(
     seeds: Sequence[int], theirs: Sequence[comparison.Answer]
 ) -> Iterator[comparison.Verdict]:
     """Yield verdicts on the worlds of the seeds, computed on every processor."""
@@ -43,7 +43,9 @@ def judged(
 
 
 def _judged(seed: int, their: comparison.Answer) -> comparison.Verdict:
-    return comparison.asked(generated.world(seed), their, features=generated.features(seed))
+    return comparison.solve_and_compare(
+        generated.world(seed), their, features=generated.features(seed)
+    )
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def chosen(options: argparse.Namespace) -> list[int]:
+def seeds_of(options: argparse.Namespace) -> list[int]:
     """Return the seeds to run."""
     seeds = range(options.first, options.first + options.seeds)
     if options.about is None:
@@ -98,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
     began = time.monotonic()
     totals = Totals()
-    for seed, verdict in verdicts(chosen(options)):
+    for seed, verdict in verdicts(seeds_of(options)):
         totals.add(verdict)
         _print(seed, verdict)
         if verdict.failures and options.keep:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.parity import grantedpreferences
-from bench.parity.overlaying import overlaid
+from bench.parity.overlaying import with_overlays
 from controller.offline.answers import answer
 from controller.offline.world import load
 from controller.scheduling.scheduler import least_cost, schedule
@@ -57,19 +57,19 @@ def ours(world: World) -> dict[str, Any]:
     return answer(schedule(read.pods, snapshot=read.snapshot, settings=from_names(read.settings)))
 
 
-def asked(world: World, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
+def solve_and_compare(world: World, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
     """Solve a world with Joiner and compare; an exception of the engine counts as a failure."""
     try:
-        return judged(world, ours(world), their, features=features)
+        return compare(world, ours(world), their, features=features)
     except Exception as exc:
         where = traceback.extract_tb(exc.__traceback__)[-1]
         text = f"broken down: {type(exc).__name__}: {exc} in {where.name}"
         return Verdict((text,), (), (), 0.0, 0.0)
 
 
-def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
+def compare(world: World, our: Answer, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
     """Compare two answers to a world that lists its instance types."""
-    types = overlaid(world)
+    types = with_overlays(world)
     failures = [f"rule broken: {finding}" for finding in findings(world, our, types)]
     differences: list[str] = []
     if "error" in their:
@@ -135,7 +135,7 @@ def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[s
     if _unplaced(world, our) != _unplaced(world, their):
         return [], []
     text = f"{our['cost']:.4f} $/h, Karpenter {their['cost']:.4f}"
-    mine, theirs = grantedpreferences.granted(world, our), grantedpreferences.granted(world, their)
+    mine, theirs = grantedpreferences.score(world, our), grantedpreferences.score(world, their)
     granted = f"preferences granted {mine:.0f}, Karpenter {theirs:.0f}"
     if our["cost"] > their["cost"] + CENT:
         if mine > theirs:

@@ -52,7 +52,7 @@ from tests.oracle.disruption import played
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
-LOOK_SECONDS = 60.0
+PASS_SECONDS = 60.0
 """Time limit of one of Joiner's passes, and of the proof of the bound."""
 
 PROOF_SECONDS = 10.0
@@ -92,7 +92,7 @@ class Side:
     @classmethod
     def of(cls, answered: Answer) -> Side:
         """Return the result that an answer contains."""
-        moves = Counter(key for command in answered["commands"] for key in moved(command))
+        moves = Counter(key for command in answered["commands"] for key in moved_pods(command))
         return cls(
             before=answered["costBefore"],
             after=answered["costAfter"],
@@ -138,7 +138,7 @@ class Verdict:
     failures: list[str] = field(default_factory=list)
 
 
-def moved(command: Answer) -> Iterator[str]:
+def moved_pods(command: Answer) -> Iterator[str]:
     """Yield the pods that a command moves, by key."""
     for keys in command["existingNodes"].values():
         yield from keys
@@ -162,19 +162,19 @@ def course(world: World, *, with_eviction_cost: bool) -> tuple[Answer, list[Sequ
     """Return Joiner's answer to a cluster until it is steady, and its commands pass by pass."""
     followed = new_course(problem_of(load(world), now=NOW, with_eviction_cost=with_eviction_cost))
     ends = [0]
-    while evaluate(followed, LOOK_SECONDS):
+    while evaluate(followed, PASS_SECONDS):
         ends.append(len(followed.commands))
     answered = answer(followed)
     return answered, [answered["commands"][a:b] for a, b in pairwise(ends)]
 
 
-def broken(world: World, *, with_eviction_cost: bool) -> tuple[Side, list[str]]:
+def judged_course(world: World, *, with_eviction_cost: bool) -> tuple[Side, list[str]]:
     """Return Joiner's result, and the violations that the oracle finds in it."""
-    answered, looks = course(world, with_eviction_cost=with_eviction_cost)
-    end, findings = played(world, world["instanceTypes"], looks, NOW)
+    answered, passes = course(world, with_eviction_cost=with_eviction_cost)
+    end, findings = played(world, world["instanceTypes"], passes, NOW)
     if not findings:
         # Each command must be valid after the commands before it have been executed.
-        in_turn = [[command] for commands in looks for command in commands]
+        in_turn = [[command] for commands in passes for command in commands]
         _, findings = played(world, world["instanceTypes"], in_turn, NOW)
     failures = [
         f"rule broken: {'with_eviction_cost: ' * with_eviction_cost}{finding}"
@@ -185,14 +185,14 @@ def broken(world: World, *, with_eviction_cost: bool) -> tuple[Side, list[str]]:
     return Side.of(answered), failures
 
 
-def judged(seed: int, smallest: int, largest: int) -> Verdict:
+def judge(seed: int, smallest: int, largest: int) -> Verdict:
     """Disrupt the cluster of a seed with both engines, and judge Joiner's course."""
     world = cluster(seed, smallest, largest)
     kind = kind_of(seed)
     problem = problem_of(load(world), now=NOW, with_eviction_cost=False)
-    bound = lower_bound(problem, expired=deadline(time.perf_counter() + LOOK_SECONDS))
-    ours, failures = broken(world, with_eviction_cost=False)
-    with_eviction_cost, more = broken(world, with_eviction_cost=True)
+    bound = lower_bound(problem, expired=deadline(time.perf_counter() + PASS_SECONDS))
+    ours, failures = judged_course(world, with_eviction_cost=False)
+    with_eviction_cost, more = judged_course(world, with_eviction_cost=True)
     with engines.dialogue() as karpenter:
         theirs = Side.of(karpenter.until_steady(world, now=NOW, limit=KARPENTER_SECONDS))
     failures += more
@@ -222,12 +222,12 @@ def judged(seed: int, smallest: int, largest: int) -> Verdict:
 def verdicts(seeds: Sequence[int], sizes: tuple[int, int], workers: int) -> Iterator[Verdict]:
     """Yield the verdicts on the clusters of the seeds, computed on `workers` processors."""
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-        asked = [processes.submit(judged, seed, *sizes) for seed in seeds]
+        asked = [processes.submit(judge, seed, *sizes) for seed in seeds]
         for done in as_completed(asked):
             yield done.result()
 
 
-def missed(verdicts: Sequence[Verdict]) -> list[str]:
+def missed_targets(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the targets that are missed."""
     misses = []
     shrunk = [verdict for verdict in verdicts if verdict.kind == "shrunk"]
@@ -331,7 +331,7 @@ def main(argv: Sequence[str]) -> int:
                 (options.keep / f"{verdict.seed}.json").write_text(json.dumps(world))
     console.print(table(done))
     failing = sorted(verdict.seed for verdict in done if verdict.failures)
-    misses = missed(done)
+    misses = missed_targets(done)
     for miss in misses:
         print(f"target missed: {miss}")
     print(f"failing: {len(failing)} of {len(done)} {failing}")

@@ -26,7 +26,7 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 )
 
-// fruitless is how many looks in a row may find nothing before a cluster counts as steady although
+// fruitless is how many passes in a row may find nothing before a cluster counts as steady although
 // Karpenter does not think so: its validation may turn down what it found, and budgets hold it back.
 const fruitless = 3
 
@@ -36,15 +36,15 @@ type Disruption struct {
 	CostBefore float64   `json:"costBefore"`
 	CostAfter  float64   `json:"costAfter"`
 	Evictions  int       `json:"evictions"`
-	// Seconds is the time of all looks together, LastLookSeconds that of the last.
+	// Seconds is the time of all passes together, LastPassSeconds that of the last.
 	Seconds             float64 `json:"seconds"`
 	FirstCommandSeconds float64 `json:"firstCommandSeconds"`
-	LastLookSeconds     float64 `json:"lastLookSeconds"`
-	// CPUSeconds is what all processors spent on the looks, which a busy machine does not stretch.
+	LastPassSeconds     float64 `json:"lastPassSeconds"`
+	// CPUSeconds is what all processors spent on the passes, which a busy machine does not stretch.
 	CPUSeconds   float64 `json:"cpuSeconds"`
 	SetupSeconds float64 `json:"setupSeconds"`
-	Looks        int     `json:"looks"`
-	// Complete is whether no look was cut short by the limit of the question.
+	Passes       int     `json:"passes"`
+	// Complete is whether no pass was cut short by the limit of the question.
 	Complete bool `json:"complete"`
 }
 
@@ -55,7 +55,7 @@ type Command struct {
 	Nodes         []string            `json:"nodes"`
 	NewNodes      []NamedNode         `json:"newNodes"`
 	ExistingNodes map[string][]string `json:"existingNodes"`
-	// Homeless pods are evicted and no place was looked for.
+	// Homeless pods are evicted and no node was computed for them.
 	Homeless  []string `json:"homeless,omitempty"`
 	Saving    float64  `json:"saving"`
 	Evictions int      `json:"evictions"`
@@ -179,17 +179,17 @@ func (c *course) timed(answer *Disruption, seconds float64) ([]disruption.Comman
 		defer cancel()
 		ctx = limited
 	}
-	c.clk.look()
+	c.clk.begin()
 	began, spent := time.Now(), spentByCPU()
-	found, err := c.look(ctx)
+	found, err := c.pass(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = nil
 	}
-	answer.LastLookSeconds = time.Since(began).Seconds()
+	answer.LastPassSeconds = time.Since(began).Seconds()
 	answer.CPUSeconds += spentByCPU() - spent
 	c.clk.rest()
-	answer.Looks++
-	answer.Seconds += answer.LastLookSeconds
+	answer.Passes++
+	answer.Seconds += answer.LastPassSeconds
 	answer.Complete = ctx.Err() == nil
 	if len(found) > 0 && len(answer.Commands) == 0 {
 		answer.FirstCommandSeconds = answer.Seconds
@@ -206,9 +206,9 @@ func spentByCPU() float64 {
 	return (time.Duration(usage.Utime.Nano()) + time.Duration(usage.Stime.Nano())).Seconds()
 }
 
-// look asks the methods in their order, as Karpenter's controller does; the first that finds
+// pass asks the methods in their order, as Karpenter's controller does; the first that finds
 // something ends it.
-func (c *course) look(ctx context.Context) ([]disruption.Command, error) {
+func (c *course) pass(ctx context.Context) ([]disruption.Command, error) {
 	for _, method := range c.methods {
 		candidates, totals, err := disruption.GetCandidatesWithTotals(
 			ctx, c.mirror, c.kube, c.recorder, c.clk, c.provider,

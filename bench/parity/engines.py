@@ -19,7 +19,7 @@ another pass. The last two return
       "capacityType", "nodePool", "instanceTypes", "requirements", "price", "pods"}],
       "existingNodes": {"node": ["namespace/pod"]}, "homeless", "saving", "evictions"}],
      "costBefore", "costAfter", "evictions", "seconds", "firstCommandSeconds",
-     "lastLookSeconds", "cpuSeconds", "setupSeconds", "looks", "complete"}
+     "lastPassSeconds", "cpuSeconds", "setupSeconds", "passes", "complete"}
 
 in $/h and seconds. `homeless` (usually absent) lists pods that are evicted without a node to go to.
 """
@@ -264,7 +264,7 @@ def joiner(world: Path, *, repeat: int = 1, first: bool = False) -> Answered:
     return _asked([*SOLVE, "--repeat", str(repeat), *time_limit, str(world)])
 
 
-def proven(world: Path) -> float:
+def proven_bound(world: Path) -> float:
     """Return Joiner's lower bound on the cost of any answer that places the same pods.
 
     Raises EngineFailedError.

@@ -18,7 +18,7 @@ from tests.oracle.rules import PREFERRED, matches
 Object = Mapping[str, Any]
 
 
-def granted(world: Object, answer: Object) -> float:
+def score(world: Object, answer: Object) -> float:
     """Return the sum of the weights of the preferences that an answer grants."""
     placed = Replay(world, answer, world["instanceTypes"]).cheapest()
     lookup = Lookup(world)

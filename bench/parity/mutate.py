@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
 
-LOOKS = (64, 256)
+WORLDS = (64, 256)
 """Number of worlds per attempt: a few reveal most mutations, and only the others need them all."""
 
 ENGINE_TESTS = ("tests/scheduling", "tests/constraints")
@@ -243,7 +243,7 @@ def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
     return failed
 
 
-def noticed(
+def find_evidence(
     checkout: Path,
     mutation: EngineMutation,
     known: Callable[[str, int], set[tuple[str, str]]],
@@ -252,7 +252,7 @@ def noticed(
 
     `known` returns the failures without any mutation, for a number of worlds about some features.
     """
-    for seeds in LOOKS:
+    for seeds in WORLDS:
         before = known(mutation.about, seeds)
         with broken(checkout, mutation):
             fresh = failures(checkout, mutation.about, seeds) - before
@@ -272,7 +272,7 @@ def main(argv: Sequence[str]) -> int:
     with copied() as copy:
         known = cache(partial(failures, copy))
         for mutation in (mutation for mutation in MUTATIONS if options.only in mutation.name):
-            who = noticed(copy, mutation, known)
+            who = find_evidence(copy, mutation, known)
             missed += not who
             seen = who or "NOT FOUND"
             print(f"| {mutation.name} | `{mutation.file}` | {seen} |", flush=True)

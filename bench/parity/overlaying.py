@@ -13,7 +13,7 @@ from typing import Any
 from bench.parity.worlds import Object
 
 
-def overlaid(world: Mapping[str, Any]) -> list[Object]:
+def with_overlays(world: Mapping[str, Any]) -> list[Object]:
     """Return the world's instance types with the prices and capacities that its overlays set."""
     types: list[Object] = copy.deepcopy(world["instanceTypes"])
     overlays = sorted(world.get("nodeOverlays", []), key=lambda overlay: -overlay["spec"]["weight"])

@@ -11,17 +11,17 @@ import (
 
 // Question is one line of `parity -questions`, and is answered by one line.
 //
-// "schedule" is answered as a world is; "disrupt" with the commands of one look, of the first of
+// "schedule" is answered as a world is; "disrupt" with the commands of one pass, of the first of
 // Karpenter's methods that finds something; "untilSteady" with all commands until nothing more
-// comes, each carried out before the next look.
+// comes, each carried out before the next pass.
 type Question struct {
 	Op    string          `json:"op"`
 	World json.RawMessage `json:"world"`
 	// Now is the moment at which it is asked.
 	Now time.Time `json:"now"`
-	// Seconds is how long a look may take, beside Karpenter's own limits; 0 sets none.
+	// Seconds is how long a pass may take, beside Karpenter's own limits; 0 sets none.
 	Seconds float64 `json:"seconds"`
-	// Patient stops the clock while a look lasts, so that consolidation of single nodes sees them
+	// Patient stops the clock while a pass lasts, so that consolidation of single nodes sees them
 	// all, however long that takes, and not as many as it sees in its three minutes.
 	Patient bool `json:"patient"`
 }
@@ -53,7 +53,7 @@ func answered(raw []byte) (any, error) {
 }
 
 // simulated is a clock on which what is waited for is over at once. While it runs, the time that
-// a look takes passes on it too, so that the limits which Karpenter sets itself hold.
+// a pass takes elapses on it too, so that the limits which Karpenter sets itself hold.
 type simulated struct {
 	clock.Clock
 
@@ -61,11 +61,11 @@ type simulated struct {
 	began time.Time
 }
 
-func (s *simulated) look() { s.began = time.Now() }
+func (s *simulated) begin() { s.began = time.Now() }
 
 func (s *simulated) fake() *clocktesting.FakeClock { return s.Clock.(*clocktesting.FakeClock) }
 
-// rest ends a look: what it took has passed, and a moment more, so that no two changes of the
+// rest ends a pass: what it took has passed, and a moment more, so that no two changes of the
 // cluster fall together.
 func (s *simulated) rest() {
 	s.fake().SetTime(s.Now().Add(time.Second))

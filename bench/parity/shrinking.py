@@ -22,7 +22,7 @@ World = dict[str, Any]
 Shows = Callable[[World], bool]
 
 
-def smallest(world: World, shows: Shows) -> World:
+def shrink(world: World, shows: Shows) -> World:
     """Return a part of the world that shows the failure.
 
     No single item can be removed from it.
@@ -60,20 +60,20 @@ def _fewer_offerings(world: World, kind: dict[str, Any], shows: Shows) -> None:
             kind["offerings"] = kept
 
 
-def failing(beginning: str, features: Sequence[str] = ()) -> Shows:
+def failure_test(beginning: str, features: Sequence[str] = ()) -> Shows:
     """Return a test for a failure of Joiner's answer that starts with this text."""
 
     def shows(world: World) -> bool:
         (their,) = engines.karpenter_batch([world])
         if "error" in their:
             return False
-        verdict = comparison.asked(world, their, features=features)
+        verdict = comparison.solve_and_compare(world, their, features=features)
         return any(failure.startswith(beginning) for failure in verdict.failures)
 
     return shows
 
 
-def faulty(rule: str) -> Shows:
+def fault_test(rule: str) -> Shows:
     """Return a test for whether Karpenter's answer breaks a rule."""
 
     def shows(world: World) -> bool:
@@ -99,11 +99,15 @@ def main(argv: Sequence[str]) -> int:
         features = generated.features(int(options.world))
     else:
         world = json.loads(Path(options.world).read_text())
-    shows = faulty(options.karpenter) if options.karpenter else failing(options.failure, features)
+    shows = (
+        fault_test(options.karpenter)
+        if options.karpenter
+        else failure_test(options.failure, features)
+    )
     if not shows(world):
         print("the world does not show it", file=sys.stderr)
         return 1
-    json.dump(smallest(copy.deepcopy(world), shows), sys.stdout, indent=1)
+    json.dump(shrink(copy.deepcopy(world), shows), sys.stdout, indent=1)
     return 0
 
 

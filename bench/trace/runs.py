@@ -60,7 +60,7 @@ def _report_to(queue: Queue[tuple[Run, int]]) -> None:
     _progress = queue
 
 
-def played(run: Run, conditions: Conditions) -> Measured:
+def simulate(run: Run, conditions: Conditions) -> Measured:
     """Simulate one run to its end and return its measurements."""
     trace = next(one for one in TRACES if one.name == run.trace)
     cluster = trace.cluster(run.seed, policy=run.policy, node_price=conditions.node_price)
@@ -117,7 +117,7 @@ def outcomes(
         ) as pool,
         progress.stage("traces") as stage,
     ):
-        left = {pool.submit(played, run, conditions): run for run in runs}
+        left = {pool.submit(simulate, run, conditions): run for run in runs}
         found: dict[Run, Measured] = {}
         parts = dict.fromkeys(runs, 0)
         while left:

@@ -1,7 +1,7 @@
 """The two sides that decide: Joiner's packages, and Karpenter's engine in its own process.
 
 Both have the same two operations. *Place* decides on which nodes pending pods go, and which
-nodes to launch for them. *Look* decides which nodes to disrupt now.
+nodes to launch for them. *Disrupt* decides which nodes to disrupt now.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Side(Protocol):
     largest_first: bool
     """Whether a drain evicts the largest pods first."""
 
-    relook: float
+    repeat_seconds: float
     """Seconds after which it runs another disruption pass while nothing changes."""
 
     fades: float
@@ -81,7 +81,7 @@ class Side(Protocol):
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
         """Return the deletion cost of the pods on each node; 0 for none."""
 
-    def look(self, cluster: Cluster) -> Sequence[Move]:
+    def disrupt(self, cluster: Cluster) -> Sequence[Move]:
         """Run a disruption pass and return its commands."""
 
     def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
@@ -96,7 +96,7 @@ class Joiner:
     name: str = "Joiner"
     nominates: bool = True
     largest_first: bool = True
-    relook: float = 300.0
+    repeat_seconds: float = 300.0
     fades: float = 3 * 3600.0
     """Seconds during which a growing horizon may turn up new commands.
 
@@ -129,7 +129,7 @@ class Joiner:
         ranked = ranking(self._problem(cluster), self._planned)
         return {name: cost or 0 for name, cost in ranked.costs()}
 
-    def look(self, cluster: Cluster) -> Sequence[Move]:
+    def disrupt(self, cluster: Cluster) -> Sequence[Move]:
         """Look for empty nodes first, then for consolidation and drift."""
         problem = self._problem(cluster)
         empty = emptiness.commands(
@@ -202,7 +202,7 @@ class Karpenter:
     name: str = "Karpenter"
     nominates: bool = False
     largest_first: bool = False
-    relook: float = 300.0
+    repeat_seconds: float = 300.0
     fades: float = 0.0
     writes_deletion_costs: bool = False
 
@@ -219,7 +219,7 @@ class Karpenter:
         """
         return self._placement(cluster.world(waiting=waiting), cluster.now)
 
-    def look(self, cluster: Cluster) -> Sequence[Move]:
+    def disrupt(self, cluster: Cluster) -> Sequence[Move]:
         """Run Karpenter's disruption methods in their order."""
         world = cluster.world(waiting=cluster.waiting.values())
         answer = self.process.disrupt(world, now=moment(cluster.now), patient=True)

@@ -49,7 +49,7 @@ BINDING = 2.0
 NOMINATION = 20.0
 """How long a node is protected from disruption for the pods nominated for it."""
 
-LOOK = 10.0
+PASS_SECONDS = 10.0
 """Interval of disruption passes."""
 
 VALIDATION = 15.0
@@ -113,7 +113,7 @@ class Measured:
 
     pods: int
     nodes: int
-    looks: int
+    passes: int
     commands: int
     afresh: float
     """Cost in $ if all pods were placed from scratch throughout.
@@ -154,13 +154,13 @@ class Simulator:
         self._opened: list[Node] = []
         self._unbound = False
         self._numbers = count(1)
-        self._looked: tuple[int, int] | None = None
+        self._state_at_pass: tuple[int, int] | None = None
         self._changed = 0.0
         self._revision = 0
-        self._next_look = 0.0
+        self._next_pass = 0.0
         self._validating = False
         self._falls: list[Fall] = []
-        self._evictions = self._interrupted = self._pods = self._looks = self._commands = 0
+        self._evictions = self._interrupted = self._pods = self._passes = self._commands = 0
         self._pending = self._longest = self._afresh = 0.0
 
     def run(
@@ -169,7 +169,7 @@ class Simulator:
         """Simulate the trace to its end and return the measurements."""
         for one in events:
             self.at(one.at, partial(one.action, self))
-        self._look_at(LOOK)
+        self._plan_pass(PASS_SECONDS)
         if self.side.writes_deletion_costs:
             self.after(DELETION_COSTS, self._write_deletion_costs)
         while self._agenda and self._agenda[0][0] <= self.length:
@@ -192,7 +192,7 @@ class Simulator:
             falls=tuple(one.seconds for one in self._falls),
             pods=self._pods,
             nodes=self.cluster.made,
-            looks=self._looks,
+            passes=self._passes,
             commands=self._commands,
             afresh=self._afresh,
         )
@@ -233,8 +233,8 @@ class Simulator:
         self._keep_batch_window()
         if cluster.revision != self._revision:
             self._revision, self._changed = cluster.revision, now
-            if self._next_look > _next_tick(now) and not self._validating:
-                self._look_at(_next_tick(now))
+            if self._next_pass > _next_tick(now) and not self._validating:
+                self._plan_pass(_next_tick(now))
         for fall in self._falls:
             if fall.seconds is None and now <= fall.until and cluster.rate <= NEAR * fall.bound:
                 fall.seconds = now - fall.at
@@ -542,22 +542,22 @@ class Simulator:
                     member.deletion_cost = cost
         self.after(DELETION_COSTS, self._write_deletion_costs)
 
-    def _look_at(self, when: float) -> None:
-        self._next_look = when
-        self.at(when, lambda: self._look(when))
+    def _plan_pass(self, when: float) -> None:
+        self._next_pass = when
+        self.at(when, lambda: self._run_pass(when))
 
-    def _look(self, due: float) -> None:
-        if due != self._next_look or self._validating:
+    def _run_pass(self, due: float) -> None:
+        if due != self._next_pass or self._validating:
             return
         cluster = self.cluster
         quiet = sum(at <= cluster.now for at in self._quiet_times())
         seen = cluster.revision, quiet
-        if self._looked == seen and cluster.now - self._changed > self.side.fades:
-            self._look_at(self._next_quiet())
+        if self._state_at_pass == seen and cluster.now - self._changed > self.side.fades:
+            self._plan_pass(self._next_quiet())
             return
-        self._looked = seen
-        self._looks += 1
-        moves = self.side.look(cluster)
+        self._state_at_pass = seen
+        self._passes += 1
+        moves = self.side.disrupt(cluster)
         certain = [one for one in moves if one.reason is Reason.DRIFTED]
         doubtful = [one for one in moves if one.reason is not Reason.DRIFTED]
         if doubtful:
@@ -566,8 +566,11 @@ class Simulator:
         if certain:
             self._begin_all(certain)
         elif not doubtful:
-            self._look_at(
-                min(_next_tick(cluster.now + self.side.relook - LOOK), self._next_quiet())
+            self._plan_pass(
+                min(
+                    _next_tick(cluster.now + self.side.repeat_seconds - PASS_SECONDS),
+                    self._next_quiet(),
+                )
             )
 
     def _validated(self, moves: Sequence[Move]) -> None:
@@ -577,8 +580,8 @@ class Simulator:
     def _begin_all(self, moves: Sequence[Move]) -> None:
         begun = [self._begin(one) for one in moves]
         # After an action the next pass comes at once, after none at the next tick.
-        self._looked = None
-        self._look_at(self.cluster.now + (1.0 if any(begun) else LOOK))
+        self._state_at_pass = None
+        self._plan_pass(self.cluster.now + (1.0 if any(begun) else PASS_SECONDS))
 
     def _quiet_times(self) -> list[float]:
         """Return when each node that is up becomes consolidatable."""
@@ -589,7 +592,7 @@ class Simulator:
     def _next_quiet(self) -> float:
         """Return the tick at which the next node becomes consolidatable."""
         coming = [at for at in self._quiet_times() if at > self.cluster.now]
-        return math.ceil(min(coming) / LOOK) * LOOK if coming else math.inf
+        return math.ceil(min(coming) / PASS_SECONDS) * PASS_SECONDS if coming else math.inf
 
     def _begin(self, move: Move) -> bool:
         nodes = [self.cluster.nodes.get(name) for name in move.nodes]
@@ -703,4 +706,4 @@ def _share(member: Member, node: Node) -> float:
 
 def _next_tick(now: float) -> float:
     """Return the first tick of the disruption loop after a time."""
-    return (math.floor(now / LOOK + 1e-9) + 1) * LOOK
+    return (math.floor(now / PASS_SECONDS + 1e-9) + 1) * PASS_SECONDS

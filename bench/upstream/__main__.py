@@ -138,7 +138,7 @@ def line(outcome: Outcome) -> str:
     return f"{MARKS[outcome.state]} {outcome.spec} ({outcome.seconds:.0f} s){why}"
 
 
-def judged(outcome: Outcome, reasons: Mapping[str, str]) -> Outcome:
+def with_known_reason(outcome: Outcome, reasons: Mapping[str, str]) -> Outcome:
     """Return the outcome with state `known` if it is a failure with a recorded reason."""
     why = suite.reason(outcome.spec, reasons)
     if outcome.state is State.FAILED and why:
@@ -181,7 +181,7 @@ def main() -> int:
     if chosen.list or not specs:
         console.print("\n".join(specs) or "no spec matches", highlight=False)
         return 0 if specs else 1
-    reasons = suite.known()
+    reasons = suite.known_failures()
     left_out = [] if chosen.known else [spec for spec in specs if suite.reason(spec, reasons)]
     logs = chosen.logs or Path(tempfile.mkdtemp(prefix="joiner-upstream-logs-"))
     logs.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def main() -> int:
     except EngineError as error:
         console.print(str(error), highlight=False)
         status = 1
-    outcomes = [judged(outcome, reasons) for outcome in outcomes]
+    outcomes = [with_known_reason(outcome, reasons) for outcome in outcomes]
     outcomes += [Outcome(spec, State.KNOWN, 0, suite.reason(spec, reasons)) for spec in left_out]
     console.print(table(outcomes, time.monotonic() - began), highlight=False)
     console.print(f"logs: {logs}", highlight=False)

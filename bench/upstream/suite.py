@@ -34,7 +34,7 @@ Their toleration is 10 minutes after the node's creation. That of other conditio
 and the suites wait for 15.
 """
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 """Interval at which the process of a spec is polled."""
 
 SPEC_MINUTES = 45
@@ -149,7 +149,7 @@ def focus_on(spec: str) -> str:
     return f"^{re.escape(spec)}$"
 
 
-def known(file: Path = HERE / "known.yaml") -> Mapping[str, str]:
+def known_failures(file: Path = HERE / "known.yaml") -> Mapping[str, str]:
     """Return the specs that are known to fail: part of the name → reason."""
     return yaml.safe_load(file.read_text()) or {}
 
@@ -206,7 +206,7 @@ class Runner:
             log=self.logs / f"{name}.log",
         )
         process.start()
-        while process.is_alive and not self.is_over.wait(LOOK_SECONDS):
+        while process.is_alive and not self.is_over.wait(POLL_SECONDS):
             pass
         process.stop()
         if not report.exists():

@@ -36,7 +36,7 @@ from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.waiting import Clock, say
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 PROOF_SECONDS = 120.0
 """How long AWS may take to delete resources."""
 
@@ -154,7 +154,7 @@ class Sweep:
             refusals = [f"{one}: {problem}" for one in left if (problem := self._delete(one))]
             if self.clock.monotonic() >= deadline:
                 raise NotRemovedError(f"AWS did not delete {'; '.join(refusals or map(str, left))}")
-            self.clock.sleep(LOOK_SECONDS)
+            self.clock.sleep(POLL_SECONDS)
 
     def _delete(self, one: Name) -> str:
         """Request the deletion; return why AWS refused it, or "" if it did not."""

@@ -35,7 +35,7 @@ WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/p
 CREDENTIALS = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 """The environment variable that the webhook sets in a pod with an association."""
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 120.0
 """Maximum wait; an association takes seconds. After this, `up` continues and prints a warning."""
 
@@ -117,7 +117,7 @@ class Identities:
                         "may refuse calls of pods that start now; delete such pods"
                     )
                     return False
-                self.clock.sleep(LOOK_SECONDS)
+                self.clock.sleep(POLL_SECONDS)
         except ApiError as exc:
             self.say(
                 f"cannot check whether pods of service account {account} get credentials: {exc}"

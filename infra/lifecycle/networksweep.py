@@ -32,7 +32,7 @@ from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.waiting import Clock, say
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 CONTROLLER_SECONDS = 180.0
 """How long the cluster's controllers may take to delete their load balancers."""
 
@@ -154,7 +154,7 @@ def release(cluster: Objects, *, clock: Clock = time, say: Callable[[str], None]
         cluster.delete(path)
     deadline = clock.monotonic() + CONTROLLER_SECONDS
     while any(cluster.get(path) is not None for path in paths) and clock.monotonic() < deadline:
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(POLL_SECONDS)
 
 
 def _balanced(cluster: Objects) -> Iterator[str]:
@@ -197,7 +197,7 @@ def sweep(contents: VpcContents, *, clock: Clock = time, say: Callable[[str], No
                 f"not deleted from the VPC within {SWEEP_SECONDS:.0f} s: {titles}. "
                 f"{'; '.join(refusals)}".strip()
             )
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(POLL_SECONDS)
 
 
 @dataclass

@@ -33,7 +33,7 @@ from infra.lifecycle.waiting import Clock, say
 RETAINED = pulumi.ResourceOptions(retain_on_delete=True)
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POD_IDENTITY_AGENT = "eks-pod-identity-agent"
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
 """How long a CRD may take to be deleted; the API server deletes its objects first."""
 
@@ -126,7 +126,7 @@ def _delete_definition(
             break
         if not others or clock.monotonic() >= deadline:
             break
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(POLL_SECONDS)
     if others:
         say(
             f"keeping CustomResourceDefinition {name}: this would also delete objects that do not "
@@ -138,7 +138,7 @@ def _delete_definition(
         if clock.monotonic() >= deadline:
             say(f"CustomResourceDefinition {name} is deleted once its objects have no finalizers")
             return
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(POLL_SECONDS)
 
 
 def _collection(definition: Wire) -> str:

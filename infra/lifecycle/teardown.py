@@ -48,7 +48,7 @@ from infra.lifecycle.statefulprovider import MADE_AT, StatefulProvider
 from infra.lifecycle.waiting import Clock, say
 
 STACK_ANNOTATION = STACK
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 PROGRESS_SECONDS = 15.0
 """How often progress is printed when nothing changes."""
 
@@ -248,7 +248,7 @@ class Draining:
             if now >= deadline:
                 seconds = f"{self.timeout_seconds:.0f} s"
                 return f"nodes were not drained within {seconds} (joiner:drainTimeout)"
-            self.clock.sleep(LOOK_SECONDS)
+            self.clock.sleep(POLL_SECONDS)
 
     def _force(self, trouble: str) -> None:
         """Terminate instances by their tags and remove the controller's finalizers."""
@@ -281,7 +281,7 @@ class Draining:
                     self.say(f"removing the finalizer of EC2NodeClass {_name(node_class)}")
                     self._release(_path(EC2_NODE_CLASS, node_class))
                 return
-            self.clock.sleep(LOOK_SECONDS)
+            self.clock.sleep(POLL_SECONDS)
 
     def _release(self, path: str) -> None:
         _let_go(self.cluster, path)
@@ -338,7 +338,7 @@ def prove_nothing_is_left(
         if clock.monotonic() >= deadline:
             raise ResourcesRemainError(remains, PROOF_SECONDS)
         cloud.remove(remains)
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(POLL_SECONDS)
     say(
         "nothing is left: no instance, volume, network interface, launch template or instance "
         "profile"

@@ -32,7 +32,7 @@ SIZES = (
 """CPU and memory requests of the pods; each size is a fifth of the pods."""
 
 PATIENCE_SECONDS = 300.0
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 NEAR_BOUND = 0.1
 """How far the cost may exceed the lower bound after a scale-down, as a share of the bound."""
 
@@ -324,7 +324,7 @@ class Scenario:
     async def _watch(self) -> None:
         while True:
             self.viewer.show(await self.observer.observe())
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _see(self, claim: str, holds: Callable[[Observation], bool]) -> Observation:
         async def check() -> str | None:
@@ -344,7 +344,7 @@ class Scenario:
                 return
             if time.monotonic() > end:
                 raise ClaimError(f"not within {PATIENCE_SECONDS:.0f} s: {claim}; seen: {seen}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _claim(self, holds: bool, otherwise: str) -> None:
         if not holds:

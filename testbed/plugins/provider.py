@@ -88,7 +88,7 @@ class Work:
     identity: str = ""
     timeout: float | None = None
     """Seconds; None if the program sets no limit."""
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     """Shows a line of progress beside the resource."""
 
 

@@ -182,10 +182,10 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
             type=request.type,
             identity=request.id if "id" in fields else "",
             timeout=request.timeout if "timeout" in fields else None,
-            tell=lambda text: self._tell(request.urn, text),
+            report=lambda text: self._report(request.urn, text),
         )
 
-    def _tell(self, urn: str, text: str) -> None:
+    def _report(self, urn: str, text: str) -> None:
         if self._engine is not None:
             self._engine.Log(
                 engine_pb2.LogRequest(

@@ -31,7 +31,7 @@ ROLE_ANNOTATION: Final = "eks.amazonaws.com/role-arn"
 SKIP_LABEL: Final = "eks.amazonaws.com/skip-pod-identity-webhook"
 LIFETIME_SECONDS: Final = 86400
 SYSTEM_PODS: Final = "/api/v1/namespaces/kube-system/pods"
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 
 HasPodIdentity = Callable[[str, str], Awaitable[bool]]
 """(namespace, name) → whether the service account has an association that is visible."""
@@ -132,7 +132,7 @@ class Webhook:
             # The namespace's default service account may not exist yet.
             with suppress(KubernetesError):
                 await self.kube.create(f"{SYSTEM_PODS}?dryRun=All", probe)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _configuration(self, port: int) -> Object:
         authority = base64.b64encode(self.kube.kubeconfig.certificate_authority).decode()

@@ -113,7 +113,7 @@ def test_an_up_that_costs_too_much_is_interrupted_and_taken_down() -> None:
     money.check()
 
     with pytest.raises(AllowanceSpentError):
-        Story(engine=engine, settings={}, allowance=money, find=nowhere, look_seconds=0.01).tell()
+        Story(engine=engine, settings={}, allowance=money, find=nowhere, poll_seconds=0.01).run()
 
     assert engine.called == ["up", "interrupt", "destroy"]
 
@@ -122,7 +122,7 @@ def test_an_up_that_fails_is_taken_down() -> None:
     engine = FakeEngine(fails=True)
 
     with pytest.raises(RuntimeError, match="ended early"):
-        Story(engine=engine, settings={}, allowance=allowance(Clock()), find=nowhere).tell()
+        Story(engine=engine, settings={}, allowance=allowance(Clock()), find=nowhere).run()
 
     assert engine.called == ["up", "destroy"]
 

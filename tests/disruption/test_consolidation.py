@@ -414,15 +414,15 @@ def test_pods_on_nodes_held_back_by_a_budget_are_not_moved_twice() -> None:
 def test_the_cache_of_pod_properties_changes_no_answer() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
     current = problem(world(*nodes, pools=[pool(budgets=[{"nodes": "2"}])]))
-    signatures, looks = PodSignatures(), 0
+    signatures, passes = PodSignatures(), 0
     while (decision := decide(current, signatures=signatures)).commands:
         assert decision == decide(current)
         assert confirm(current, decision, signatures=signatures) == confirm(current, decision)
-        looks += 1
+        passes += 1
         for command in decision.commands:
             current = applied(current, [(command, [])])
 
-    assert looks > 1
+    assert passes > 1
 
 
 @pytest.mark.parametrize("value", ["true", "100000h", "99999999h"])

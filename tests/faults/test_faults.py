@@ -62,11 +62,11 @@ def test_the_auditor_finds_nodeclaims_beyond_the_replicas_of_a_static_pool() -> 
     claims = [{"metadata": {"name": f"fixed-{n}", "labels": static}} for n in range(6)]
     judge = Auditor([InstanceType(2000, 4096, 1.0)])
 
-    judge.look(make_view(claims=claims[:4], replicas={"fixed": 4}))
-    judge.look(make_view(claims=claims[:4], replicas={"fixed": 2}))
-    judge.look(make_view(claims=claims[:5], replicas={"fixed": 4}))
+    judge.check(make_view(claims=claims[:4], replicas={"fixed": 4}))
+    judge.check(make_view(claims=claims[:4], replicas={"fixed": 2}))
+    judge.check(make_view(claims=claims[:5], replicas={"fixed": 4}))
     assert judge.findings == []
-    judge.look(make_view(claims=claims, replicas={"fixed": 4}))
+    judge.check(make_view(claims=claims, replicas={"fixed": 4}))
 
     assert judge.findings == ["static NodePool fixed has 6 NodeClaims, and 4 replicas"]
 
@@ -95,11 +95,13 @@ def test_the_auditor_finds_a_voluntary_disruption_of_a_part_of_a_gang() -> None:
     ]
     judge = Auditor([InstanceType(2000, 4096, 1.0)])
 
-    judge.ending("a", [claim("a", "Drifted"), claim("b", "Drifted"), claim("c")], nodes, pods)
-    judge.ending("a", [claim("a", "Unhealthy"), claim("b"), claim("c")], nodes, pods)
-    judge.ending("a", [claim("a"), claim("b"), claim("c")], nodes, pods)
+    judge.check_disruption(
+        "a", [claim("a", "Drifted"), claim("b", "Drifted"), claim("c")], nodes, pods
+    )
+    judge.check_disruption("a", [claim("a", "Unhealthy"), claim("b"), claim("c")], nodes, pods)
+    judge.check_disruption("a", [claim("a"), claim("b"), claim("c")], nodes, pods)
     assert judge.findings == []
-    judge.ending("a", [claim("a", "Drifted"), claim("b"), claim("c")], nodes, pods)
+    judge.check_disruption("a", [claim("a", "Drifted"), claim("b"), claim("c")], nodes, pods)
 
     assert judge.findings == ["a is disrupted, and node-b stays, which runs gang0 too"]
 
@@ -116,8 +118,8 @@ def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
     judge = Auditor([InstanceType(2000, 4096, 1.0)])
     view = make_view(gangs=["gang0"], pods=members, claims=[claim])
 
-    judge.look(view)
-    judge.look(replace(view, at=auditor.MOST_INCOMPLETE + 1))
+    judge.check(view)
+    judge.check(replace(view, at=auditor.MOST_INCOMPLETE + 1))
 
     assert judge.findings == ["gang0 has nodes for 1500 of 3000 millicores, and none runs"]
 
@@ -191,9 +193,9 @@ def test_the_auditor_sees_an_instance_that_terminates_under_running_pods() -> No
     watching = Auditor([InstanceType(1000, 1024, 1.0)])
     pod = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": []}}
     running = replace(RUNNING, node="n")
-    watching.look(make_view(pods=[pod], instances=[running]))
+    watching.check(make_view(pods=[pod], instances=[running]))
     assert watching.findings == []
-    watching.look(make_view(pods=[pod], instances=[replace(running, state="shutting-down")]))
+    watching.check(make_view(pods=[pod], instances=[replace(running, state="shutting-down")]))
     assert any("while it ran p" in finding for finding in watching.findings)
 
 
@@ -241,16 +243,16 @@ OTHERS = replace(RUNNING, id="i-2", foreign=True, tags={"owner": "another"})
 def test_the_auditor_sees_changes_of_foreign_objects(after: View, finding: str) -> None:
     watching = Auditor([InstanceType(1000, 1024, 1.0)])
     before = make_view(nodes=[FOREIGN_NODE], instances=[OTHERS])
-    watching.look(before)
-    watching.look(before)
+    watching.check(before)
+    watching.check(before)
     assert watching.findings == []
-    watching.look(after)
+    watching.check(after)
     assert watching.findings == [f"foreign {finding}"]
 
 
 def test_the_auditor_sees_a_foreign_object_that_was_deleted_between_two_audits() -> None:
     watching = Auditor([InstanceType(1000, 1024, 1.0)])
-    watching.look(make_view(foreign=["NodeClaim c"]))
+    watching.check(make_view(foreign=["NodeClaim c"]))
     assert watching.findings == ["foreign NodeClaim c was deleted"]
 
 
@@ -270,17 +272,17 @@ def test_an_address_is_free_after_its_last_instance_terminated() -> None:
 
 def test_the_auditor_sees_an_eviction_that_a_budget_forbids() -> None:
     watching = Auditor([])
-    watching.evicted("web", serving=2, needed=2)
+    watching.check_eviction("web", serving=2, needed=2)
     assert watching.findings == []
-    watching.evicted("web", serving=1, needed=2)
+    watching.check_eviction("web", serving=1, needed=2)
     assert any("its budget needs 2" in finding for finding in watching.findings)
 
 
 def test_the_auditor_sees_a_second_instance_of_a_claim() -> None:
     watching = Auditor([InstanceType(1000, 1024, 1.0)])
-    watching.look(make_view(instances=[RUNNING]))
+    watching.check(make_view(instances=[RUNNING]))
     second = Instance("i-2", "aws:///z/i-2", "running", "a", price=0.0)
-    watching.look(make_view(instances=[RUNNING, second]))
+    watching.check(make_view(instances=[RUNNING, second]))
     assert any("second instance" in finding for finding in watching.findings)
 
 
@@ -289,10 +291,10 @@ def test_the_auditor_sees_more_instances_than_claims_of_a_shared_launch() -> Non
     tags = {auditor.SHARED_LAUNCH: "1-a"}
     first = replace(RUNNING, price=0.1, tags=tags)
     metadata = {"name": "a", "uid": "u", "annotations": {auditor.SHARED_LAUNCH: "1-a/0/2"}}
-    watching.written([{"metadata": metadata}])
-    watching.look(make_view(instances=[first]))
+    watching.record_claims([{"metadata": metadata}])
+    watching.check(make_view(instances=[first]))
     assert watching.findings == []
-    watching.look(make_view(instances=[first, replace(first, id="i-2", claim="")]))
+    watching.check(make_view(instances=[first, replace(first, id="i-2", claim="")]))
     assert watching.findings == ["launch 1-a has 2 instances for 1 NodeClaims"]
 
 

@@ -24,7 +24,7 @@ from tests.oracle.nodeinfos import INSTANCE_TYPE, ZONE, Choice
 from tests.oracle.replay import NODE_POOL, Finding, Replay
 from tests.oracle.rules import Object, key_of, node_selected, selected, tolerates
 
-Look = Sequence[Object]
+Pass = Sequence[Object]
 
 CAPACITY_TYPE = "karpenter.sh/capacity-type"
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
@@ -69,7 +69,7 @@ class Disruption:
         """The current cost of all nodes, in $/h."""
         return sum(self._price(node) for node in self.world["nodes"])
 
-    def look(self, commands: Look) -> list[Finding]:
+    def replay_pass(self, commands: Pass) -> list[Finding]:
         """Return the rules that the commands of one pass break, and execute the commands."""
         self._findings = []
         going = Counter(name for command in commands for name in command["nodes"])
@@ -160,7 +160,7 @@ class Disruption:
             return False
         return started is None or self._now < datetime.fromisoformat(started) + lasting
 
-    def _budgets(self, commands: Look) -> None:
+    def _budgets(self, commands: Pass) -> None:
         """Check that no more nodes are disrupted at once, by reason, than the budgets allow."""
         nodes, claims = self._nodes, self._claims
         total: Counter[str] = Counter()
@@ -237,7 +237,7 @@ class Disruption:
         elif self._claims.get(name, node)["metadata"].get("deletionTimestamp"):
             self._report("destination", name, "is on its way out")
 
-    def _replay(self, commands: Look, going: set[str]) -> Replay:
+    def _replay(self, commands: Pass, going: set[str]) -> Replay:
         """Return the pass as a solve.
 
         The candidates are removed, and their pods are pending with their planned nodes.
@@ -286,7 +286,7 @@ class Disruption:
 
     # Execution of the commands.
 
-    def _happen(self, commands: Look, going: set[str], replay: Replay) -> None:
+    def _happen(self, commands: Pass, going: set[str], replay: Replay) -> None:
         place = {
             key: name
             for command in commands
@@ -373,13 +373,13 @@ class Disruption:
 
 
 def played(
-    world: Object, types: Sequence[Object], looks: Iterable[Look], now: datetime
+    world: Object, types: Sequence[Object], passes: Iterable[Pass], now: datetime
 ) -> tuple[Disruption, list[Finding]]:
     """Replay a whole course; return the final cluster and every broken rule."""
     cluster = Disruption(world, types, now)
     findings: list[Finding] = []
-    for commands in looks:
-        findings += cluster.look(commands)
+    for commands in passes:
+        findings += cluster.replay_pass(commands)
     return cluster, findings
 
 

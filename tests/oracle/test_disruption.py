@@ -39,8 +39,8 @@ def half_empty(**more: Any) -> dict[str, Any]:
 A_TO_B = command("a", existingNodes={"b": ["default/a-0"]})
 
 
-def rules(cluster: dict[str, Any], *looks: list[dict[str, Any]]) -> set[str]:
-    _, findings = played(cluster, cluster["instanceTypes"], looks, NOW)
+def rules(cluster: dict[str, Any], *passes: list[dict[str, Any]]) -> set[str]:
+    _, findings = played(cluster, cluster["instanceTypes"], passes, NOW)
     return {finding.rule for finding in findings}
 
 
@@ -167,5 +167,5 @@ def test_daemonset_pods_start_on_new_nodes_and_keep_their_capacity() -> None:
     filled = command("b", existingNodes={"new-00001": ["default/b-0"]})
     course = Disruption(cluster, cluster["instanceTypes"], NOW)
 
-    assert course.look([replaced]) == []
-    assert {finding.rule for finding in course.look([filled])} == {"resources"}
+    assert course.replay_pass([replaced]) == []
+    assert {finding.rule for finding in course.replay_pass([filled])} == {"resources"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from bench.parity import engines
-from bench.parity.consolidation import NOW, Side, broken, cluster, kind_of
+from bench.parity.consolidation import NOW, Side, cluster, judged_course, kind_of
 from tests.disruption.clusters import settled, underused
 
 pytestmark = pytest.mark.needs("karpenter")
@@ -35,7 +35,7 @@ def courses() -> list[Course]:
     with engines.dialogue() as karpenter:
         for seed in SEEDS:
             world = cluster(seed, *SIZES)
-            ours, failures = broken(world, with_eviction_cost=seed % 2 == 1)
+            ours, failures = judged_course(world, with_eviction_cost=seed % 2 == 1)
             theirs = Side.of(karpenter.until_steady(world, now=NOW))
             played.append(Course(seed, ours, theirs, failures))
     return played
@@ -55,6 +55,6 @@ def test_clusters_end_at_most_as_expensive_as_with_karpenter(courses: list[Cours
 
 def test_pods_with_affinities_are_accepted_by_their_destinations() -> None:
     """Pods that a pod has affinity to or spreads with may move later in the same plan."""
-    _, failures = broken(settled(underused(300, 10)), with_eviction_cost=False)
+    _, failures = judged_course(settled(underused(300, 10)), with_eviction_cost=False)
 
     assert failures == []

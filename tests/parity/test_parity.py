@@ -35,7 +35,7 @@ def karpenter() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def verdicts(karpenter: list[dict[str, Any]]) -> list[Verdict]:
     """Joiner's answers, by seed."""
-    return list(campaign.judged(range(len(karpenter)), karpenter))
+    return list(campaign.verdicts_in_parallel(range(len(karpenter)), karpenter))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def karpenter() -> dict[int, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def verdicts(karpenter: dict[int, dict[str, Any]]) -> dict[int, Verdict]:
     """Joiner's answers, by seed."""
-    return dict(zip(SEEDS, campaign.judged(SEEDS, [*karpenter.values()]), strict=True))
+    return dict(
+        zip(SEEDS, campaign.verdicts_in_parallel(SEEDS, [*karpenter.values()]), strict=True)
+    )
 
 
 @pytest.mark.parametrize("first", range(len(RARE)), ids=[feature.__name__ for feature in RARE])

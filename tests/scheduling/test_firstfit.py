@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.parity import generated
-from bench.parity.overlaying import overlaid
+from bench.parity.overlaying import with_overlays
 from bench.parity.worlds import World, diverse, mixed
 from controller.offline.answers import answer
 from controller.offline.world import load
@@ -42,7 +42,7 @@ def test_the_first_fit_answer_satisfies_every_constraint(seed: int, about: str) 
     world = generated.world(seed)
     assert about in generated.features(seed)
 
-    assert findings(world, first(world), overlaid(world)) == []
+    assert findings(world, first(world), with_overlays(world)) == []
 
 
 def test_the_first_fit_answer_has_a_node_for_every_class_of_pods() -> None:

@@ -26,7 +26,7 @@ from testbed.region.testbed import Testbed
 
 STACK = "system"
 PATIENCE_SECONDS = 240.0
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
@@ -196,7 +196,7 @@ async def eventually(
             return answer
         if asyncio.get_running_loop().time() > end:
             raise AssertionError(f"not within {within:g} s: {claim}; seen: {otherwise()}")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def condition(wire: Object, kind: str) -> Mapping[str, Any]:

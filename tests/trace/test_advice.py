@@ -35,8 +35,8 @@ class Late(Joiner):
 
     installed: bool = False
 
-    def look(self, cluster: Cluster) -> Sequence[Move]:
-        return Joiner.look(self, cluster) if self.installed else ()
+    def disrupt(self, cluster: Cluster) -> Sequence[Move]:
+        return Joiner.disrupt(self, cluster) if self.installed else ()
 
 
 class Advised:

@@ -17,7 +17,7 @@ def outcome(cost: float, evictions: int) -> Outcome:
         falls=(),
         pods=1,
         nodes=1,
-        looks=1,
+        passes=1,
         commands=1,
         afresh=0.0,
     )

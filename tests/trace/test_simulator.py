@@ -62,11 +62,11 @@ class Scripted:
     """A side that buys one node of a type for every batch, and moves the given nodes."""
 
     kind: str = "m5.4xlarge"
-    looks: Mapping[float, Sequence[Move]] = field(default_factory=dict)
+    moves: Mapping[float, Sequence[Move]] = field(default_factory=dict)
     name: str = "scripted"
     nominates: bool = True
     largest_first: bool = False
-    relook: float = 10.0
+    repeat_seconds: float = 10.0
     fades: float = math.inf
     costs: Mapping[str, int] = field(default_factory=dict)
 
@@ -83,8 +83,8 @@ class Scripted:
         pods = [one.key for one in waiting if one.key not in placed]
         return Placement([one_node(cluster, self.kind, pods)])
 
-    def look(self, cluster: Cluster) -> Sequence[Move]:
-        return self.looks.get(cluster.now, ())
+    def disrupt(self, cluster: Cluster) -> Sequence[Move]:
+        return self.moves.get(cluster.now, ())
 
     def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
         return moves
@@ -93,7 +93,7 @@ class Scripted:
 class Restless(Joiner):
     """A side that has a node go every ten minutes, without any reason."""
 
-    def look(self, cluster: Cluster) -> Sequence[Move]:
+    def disrupt(self, cluster: Cluster) -> Sequence[Move]:
         open_ = sorted(one.name for one in cluster.nodes.values() if one.open)
         return (
             [Move(Reason.UNDERUTILIZED, (open_[int(cluster.now) % len(open_)],))] if open_ else []
@@ -157,7 +157,7 @@ def test_an_instance_is_paid_from_launch_to_termination() -> None:
     cluster = make_cluster()
     web = Workload("web", cpu=1000, memory=1024, replicas=2, unavailable=None)
     gone = Move(Reason.DRIFTED, ("node-00001",))
-    simulator = Simulator(cluster, Scripted(looks={HOUR: [gone]}), length=2 * HOUR)
+    simulator = Simulator(cluster, Scripted(moves={HOUR: [gone]}), length=2 * HOUR)
 
     found = simulator.run([deployed(web)])
 
@@ -179,7 +179,7 @@ def test_a_replacement_is_ready_before_pods_are_evicted() -> None:
     web = Workload("web", cpu=1000, memory=1024, replicas=2)
     replacement = one_node(cluster, "m5.xlarge", ["default/web-1", "default/web-2"])
     move = Move(Reason.UNDERUTILIZED, ("node-00001",), (replacement,))
-    simulator = Simulator(cluster, Scripted(looks={HOUR: [move]}), length=2 * HOUR)
+    simulator = Simulator(cluster, Scripted(moves={HOUR: [move]}), length=2 * HOUR)
     serving: list[int] = []
 
     found = simulator.run(
@@ -213,7 +213,7 @@ def test_a_rollout_evicts_no_pod_and_stays_available() -> None:
 def test_jobs_complete_and_evicted_jobs_restart() -> None:
     job = Workload("job", cpu=1000, memory=1024, run_for=30 * MINUTE, unavailable=None)
     gone = Move(Reason.DRIFTED, ("node-00001",))
-    simulator = Simulator(make_cluster(), Scripted(looks={1200.0: [gone]}), length=2 * HOUR)
+    simulator = Simulator(make_cluster(), Scripted(moves={1200.0: [gone]}), length=2 * HOUR)
     left: dict[float, int] = {}
 
     simulator.run(
@@ -251,7 +251,7 @@ def test_the_delay_between_load_and_cost_is_measured() -> None:
     web = Workload("web", cpu=925, memory=3700, replicas=34)
     other = Workload("other", cpu=925, memory=3700, replicas=34)
     gone = Move(Reason.EMPTY, ("node-00002",))
-    side = Scripted("m7g.8xlarge", looks={HOUR + MINUTE: [gone]})
+    side = Scripted("m7g.8xlarge", moves={HOUR + MINUTE: [gone]})
     simulator = Simulator(make_cluster(), side, length=2 * HOUR)
 
     def shrink(one: Simulator) -> None:
@@ -318,11 +318,13 @@ def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:
     """Reconcile every hour, although nothing changes."""
     trace = next(one for one in TRACES if one.name == "image")
     deploy = trace.events_of(0, 0.03)[:1]
-    simulator = Simulator(trace.cluster(0), Joiner(fades=math.inf, relook=HOUR), length=24 * HOUR)
+    simulator = Simulator(
+        trace.cluster(0), Joiner(fades=math.inf, repeat_seconds=HOUR), length=24 * HOUR
+    )
 
     found = simulator.run(deploy)
 
-    assert found.looks > 24
+    assert found.passes > 24
     assert found.evictions == 0
 
 

@@ -108,10 +108,10 @@ def test_only_a_failure_with_a_recorded_reason_is_known() -> None:
     passed = Outcome("Integration Repair Policy should wait", State.PASSED, 3.0)
     another = Outcome(SPEC, State.FAILED, 7.0, "timed out")
 
-    assert upstream.judged(failed, reasons).state is State.KNOWN
-    assert upstream.judged(failed, reasons).why == "not there yet"
-    assert upstream.judged(passed, reasons) == passed
-    assert upstream.judged(another, reasons) == another
+    assert upstream.with_known_reason(failed, reasons).state is State.KNOWN
+    assert upstream.with_known_reason(failed, reasons).why == "not there yet"
+    assert upstream.with_known_reason(passed, reasons) == passed
+    assert upstream.with_known_reason(another, reasons) == another
 
 
 def test_the_table_has_every_spec_and_the_totals() -> None:
@@ -132,4 +132,4 @@ def test_the_table_has_every_spec_and_the_totals() -> None:
 
 
 def test_every_recorded_reason_has_an_explanation() -> None:
-    assert all(why and part for part, why in suite.known().items())
+    assert all(why and part for part, why in suite.known_failures().items())

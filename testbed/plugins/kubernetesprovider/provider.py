@@ -277,7 +277,7 @@ class KubernetesProvider(Provider):
         except UnreachableError as error:
             if not self._is_set("deleteUnreachable"):
                 raise
-            work.tell(f"gone with its cluster: {error}")
+            work.report(f"gone with its cluster: {error}")
 
     def _delete(self, work: Work, state: Bag) -> None:
         served = self.api.kind_of(state["apiVersion"], state["kind"])
@@ -357,7 +357,7 @@ class KubernetesProvider(Provider):
             served = self.api.kind_of(thing["apiVersion"], thing["kind"])
             if served is not None:
                 return self.api.path_of(thing, served)
-            work.tell(f"waiting for kind {thing['kind']} in {thing['apiVersion']}")
+            work.report(f"waiting for kind {thing['kind']} in {thing['apiVersion']}")
         raise ProviderError(
             f"the cluster has no kind {thing['kind']} in {thing['apiVersion']}: "
             "create its CustomResourceDefinition first"
@@ -392,10 +392,10 @@ class KubernetesProvider(Provider):
             reasons = pending(live, self.api.get)
             if not reasons:
                 if before:
-                    work.tell("ready")
+                    work.report("ready")
                 return live
             if reasons != before:
-                work.tell("; ".join(reasons))
+                work.report("; ".join(reasons))
         outputs = _outputs(live, inputs, manager)
         raise PartialFailureError(_identity(live), outputs, reasons)
 
@@ -405,11 +405,11 @@ class KubernetesProvider(Provider):
             live = self.api.get(path)
             if live is None or (uid and live["metadata"]["uid"] != uid):
                 if reason:
-                    work.tell("gone")
+                    work.report("gone")
                 return
             before, reason = reason, _still_there(live)
             if reason != before:
-                work.tell(reason)
+                work.report(reason)
         raise ProviderError(f"{work.identity} {reason}")
 
 

@@ -200,7 +200,7 @@ def test_every_resource_can_be_imported_by_its_id_alone(engine_on: EngineOn, clo
         identity = resource["id"]
         if resource["type"].endswith(":PodIdentityAssociation"):
             identity = f"{cloud.cluster_name},{identity}"
-        work = Work(type=resource["type"], identity=identity, tell=print)
+        work = Work(type=resource["type"], identity=identity, report=print)
         imported = provider.read(work, {}, {})
         assert imported is not None, resource["urn"]
         assert set(imported.inputs) - {"__defaults"}, resource["urn"]
@@ -212,8 +212,8 @@ def lead_a_life(
     """Create, find, change and delete a resource; return its outputs before and after."""
     proposal = Proposal(type=type_, name="one", old={}, new=inputs)
     old = provider.check(proposal).inputs
-    created = provider.create(Work(type=type_, tell=print), old)
-    work = Work(type=type_, identity=created.identity, tell=print)
+    created = provider.create(Work(type=type_, report=print), old)
+    work = Work(type=type_, identity=created.identity, report=print)
     refreshed = provider.read(work, created.outputs, old)
     assert refreshed is not None
     assert refreshed.inputs == old, "what was just made has drifted"
@@ -241,7 +241,7 @@ def test_the_provider_waits_until_an_addon_is_active(cloud: Cloud) -> None:
             aws.add_response("describe_addon", {"addon": {**described, "addonVersion": "v2"}})
         aws.add_response("delete_addon", {}, {**place, "preserve": False})
 
-        work = Work(type="aws:eks/addon:Addon", identity="joiner:vpc-cni", tell=print)
+        work = Work(type="aws:eks/addon:Addon", identity="joiner:vpc-cni", report=print)
         created = provider.create(work, place)
         assert (created.identity, created.outputs["addonVersion"]) == ("joiner:vpc-cni", "v1")
         updated = provider.update(work, created.outputs, place, {**place, "addonVersion": "v2"})
@@ -290,7 +290,7 @@ def test_what_the_stand_in_provider_does_not_support_is_refused_by_name(cloud: C
     provider = stand_in(cloud)
 
     with pytest.raises(ProviderError, match="aws:s3/bucket:Bucket"):
-        provider.read(Work(type="aws:s3/bucket:Bucket", identity="b", tell=print), {}, {})
+        provider.read(Work(type="aws:s3/bucket:Bucket", identity="b", report=print), {}, {})
     with pytest.raises(ProviderError, match="getBucket"):
         provider.invoke("aws:s3/getBucket:getBucket", {})
     assert [fault.property for fault in provider.check_settings({"assumeRoles": [{}]})] == [

@@ -170,7 +170,7 @@ async def test_existing_objects_are_not_adopted_and_misspelt_fields_refused(
 ) -> None:
     provider = KubernetesProvider()
     provider.configure({"kubeconfig": cluster.kubeconfig.read_text()})
-    work = Work(type="kubernetes:core/v1:ConfigMap", identity="", tell=print)
+    work = Work(type="kubernetes:core/v1:ConfigMap", identity="", report=print)
     name = f"map-{uuid.uuid4().hex[:8]}"
     path = f"/api/v1/namespaces/default/configmaps/{name}"
     inputs = {

@@ -222,7 +222,7 @@ def gone() -> str:
 
 
 def test_objects_are_deleted_with_their_cluster_on_request(gone: str) -> None:
-    work = Work(type="kubernetes:core/v1:ConfigMap", identity="default/a", tell=print)
+    work = Work(type="kubernetes:core/v1:ConfigMap", identity="default/a", report=print)
     state = thing("v1", "ConfigMap")
     strict, lenient = KubernetesProvider(), KubernetesProvider()
     strict.configure({"kubeconfig": gone})
