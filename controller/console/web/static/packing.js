@@ -158,7 +158,7 @@ class PackingMap {
       const sum = shares.reduce((total, share) => total + share, 0);
       const free = Math.max(0, 1 - sum);
       const inner = side - 2 * rim;
-      // The pods fill the box from below; what is free stays above them.
+      // The pods fill the box from below; the free capacity is above them.
       const high = inner * (1 - free);
       const rects = divided(shares, x + rim, y + side - rim - high, inner, high);
       const line = side > 60 ? 1 : 0.5;

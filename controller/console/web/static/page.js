@@ -98,7 +98,7 @@ const map = new PackingMap(byId("map"), {
   chosen: (node) => { open(node.name); byId("detail").focus(); },
 });
 
-/** Draw a part again if what it is made of has changed; what is unfolded or focused in it stays so. */
+/** Draw a part again if its content has changed; keep unfolded and focused elements. */
 function part(id, madeOf, draw) {
   const key = JSON.stringify(madeOf), target = byId(id);
   if (target.madeOf === key) return;
@@ -135,7 +135,7 @@ function show() {
 }
 
 function totals(page, plan) {
-  // A bound above the cost is of the cluster as it was before the last changes.
+  // A bound above the cost belongs to the cluster before its last changes.
   const bound = plan && plan.lowerBound <= page.cost ? plan.lowerBound : null;
   const facts = [
     ["Cost", dollars(page.cost), "/h"],
@@ -198,7 +198,7 @@ function columnOf(node, key) {
   }
 }
 
-/** Say what happens to a node next, or why nothing does. */
+/** Return the next state of a node, or why it stays. */
 function nextOf(node) {
   const { plan } = content;
   if (node.state !== "ready") return node.state;
@@ -355,7 +355,7 @@ async function ask() {
   const kind = byId("kind").value, subject = byId("subject").value.trim(), target = byId("answer");
   const question = { drainNode: { node: subject }, deleteNodePool: { nodePool: subject }, evictionPrice: { price: Number(subject) } }[kind];
   target.setAttribute("aria-busy", "true");
-  target.replaceChildren(el("p", { class: "hint" }, "Working it out …"));
+  target.replaceChildren(el("p", { class: "hint" }, "Evaluating …"));
   try {
     const reply = await fetch("api/questions", { method: "POST", headers: { "Content-Type": "application/json", ...headers() }, body: JSON.stringify({ kind, ...question }) });
     const found = await reply.json();
@@ -381,7 +381,7 @@ function replied(found) {
   }
   if (found.unschedulable && found.unschedulable.length) parts.push(el("h3", {}, "Pods that would stay pending"), ...pendingGroups(found.unschedulable));
   if (found.blocked && found.blocked.length) {
-    parts.push(el("h3", {}, "What blocks it now"), el("ul", {}, found.blocked.slice(0, 20).map((one) => el("li", {}, `${one.pod}: ${one.holds} (${one.change})`)),
+    parts.push(el("h3", {}, "Blocked evictions"), el("ul", {}, found.blocked.slice(0, 20).map((one) => el("li", {}, `${one.pod}: ${one.holds} (${one.change})`)),
       found.blocked.length > 20 ? el("li", {}, `and ${found.blocked.length - 20} more`) : null));
   }
   if (found.commands && found.commands.length) parts.push(el("h3", {}, "Disruptions at this price"), el("ol", { class: "timeline" }, found.commands.slice(0, 20).map((one) => entry(one, "", ""))));
