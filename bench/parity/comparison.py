@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.parity import grantedpreferences
 from bench.parity.overlaying import with_overlays
-from controller.offline.answers import answer
+from controller.offline.answers import results_content
 from controller.offline.world import load
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import from_names
@@ -54,7 +54,9 @@ class Verdict:
 def ours(world: World) -> dict[str, Any]:
     """Return Joiner's answer, computed in this process."""
     read = load(world)
-    return answer(schedule(read.pods, snapshot=read.snapshot, settings=from_names(read.settings)))
+    return results_content(
+        schedule(read.pods, snapshot=read.snapshot, settings=from_names(read.settings))
+    )
 
 
 def solve_and_compare(world: World, their: Answer, *, features: Sequence[str] = ()) -> Verdict:

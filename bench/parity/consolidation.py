@@ -43,7 +43,7 @@ from bench.parity import engines
 from bench.parity.reachable import Reachable, reachable
 from bench.parity.worlds import World
 from controller.disruption.methods.bounds import lower_bound
-from controller.offline.disrupt import answer, evaluate, new_course, problem_of
+from controller.offline.disrupt import course_content, evaluate, new_course, problem_of
 from controller.offline.solve import deadline
 from controller.offline.world import load
 from testbed.progress import Terminal
@@ -164,7 +164,7 @@ def course(world: World, *, with_eviction_cost: bool) -> tuple[Answer, list[Sequ
     ends = [0]
     while evaluate(followed, PASS_SECONDS):
         ends.append(len(followed.commands))
-    answered = answer(followed)
+    answered = course_content(followed)
     return answered, [answered["commands"][a:b] for a, b in pairwise(ends)]
 
 

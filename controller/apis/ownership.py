@@ -27,6 +27,6 @@ def is_ours(value: KubernetesObject) -> bool:
     return (reference.group, reference.kind) == (EC2_NODE_CLASS.group, EC2_NODE_CLASS.name)
 
 
-def bears_our_class(node: Node) -> bool:
+def has_our_class(node: Node) -> bool:
     """Whether a node's label names an EC2NodeClass, even if its NodeClaim no longer exists."""
     return labels.EC2NODECLASS in node.metadata.labels

@@ -21,7 +21,7 @@ from controller.constraints.resources import CPU, MEMORY, Resources, pod_request
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
-from controller.offline.disrupt import Course, answer
+from controller.offline.disrupt import Course, course_content
 from controller.scheduling.results import Results
 from controller.state.nodes import StateNode
 from controller.state.pods import is_daemon, is_terminal
@@ -92,7 +92,7 @@ def plan(course: Course, results: Results) -> dict[str, Any]:
 
     `results` has the placements of the pending pods.
     """
-    decided = answer(course)
+    decided = course_content(course)
     return {
         "commands": decided["commands"],
         "blocked": decided["blocked"],

@@ -15,7 +15,7 @@ from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.answers import node_content
-from controller.offline.disrupt import Course, answer, evaluate, new_course
+from controller.offline.disrupt import Course, course_content, evaluate, new_course
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import never, schedule
 from controller.state.pods import is_daemon, is_reschedulable, is_static
@@ -168,7 +168,7 @@ def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[
         "evictions": _evictions(then),
         "costAfterNow": round(now.cost_after, 4),
         "evictionsNow": _evictions(now),
-        "commands": answer(then)["commands"],
+        "commands": course_content(then)["commands"],
     }
 
 

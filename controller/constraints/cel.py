@@ -201,7 +201,7 @@ def _decode(packed: bytearray) -> Any:
 
 
 def _is_valid(read: Callable[..., object]) -> Callable[..., bool]:
-    """Return a function that tells whether `read` accepts its arguments."""
+    """Return a predicate: whether `read` accepts its arguments."""
 
     def readable(*arguments: Any) -> bool:
         try:

@@ -11,7 +11,7 @@ from controller.scheduling.buffers import Fill
 from controller.scheduling.results import NewNode, Results
 
 
-def answer(
+def results_content(
     results: Results, *, seconds: float = 0.0, fills: Mapping[str, Fill] | None = None
 ) -> dict[str, Any]:
     """Return the results as JSON-ready values; `seconds` is the duration of the solve.

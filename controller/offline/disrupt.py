@@ -119,7 +119,7 @@ def _print(chosen: argparse.Namespace) -> int:
     course = run_course(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
     if chosen.write_world is not None:
         _write_world(chosen.write_world, content, course)
-    if not write_data(chosen.output, answer(course)):
+    if not write_data(chosen.output, course_content(course)):
         write_tables(tables(course, is_wide=chosen.output == "wide"), after=summary(course))
     return 0
 
@@ -190,7 +190,7 @@ def evaluate(course: Course, seconds: float) -> bool:
     return bool(decision.commands)
 
 
-def answer(course: Course) -> dict[str, Any]:
+def course_content(course: Course) -> dict[str, Any]:
     """Return the course as JSON-ready values, in the format of `docs/reference/formats.md`."""
     return {
         "commands": [

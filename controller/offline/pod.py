@@ -13,7 +13,7 @@ from controller.offline.commandline import (
     write_data,
 )
 from controller.offline.record import access_of, world_of
-from controller.offline.solve import solved
+from controller.offline.solve import solve_world
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     name = _key(chosen, environ)
-    result = solved(lambda: world_of(chosen.world, settings, environ), seconds=chosen.time_limit)
+    result = solve_world(
+        lambda: world_of(chosen.world, settings, environ), seconds=chosen.time_limit
+    )
     pod = next((each for each in result.world.pods if each.key == name), None)
     if pod is None:
         running = {each.key: each.spec.node_name for each in result.world.snapshot.pods}

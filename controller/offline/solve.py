@@ -18,7 +18,7 @@ from typing import Any
 
 from controller.offline import reporter
 from controller.offline import world as worlds
-from controller.offline.answers import answer
+from controller.offline.answers import results_content
 from controller.offline.commandline import (
     QuestionError,
     add_output,
@@ -92,7 +92,7 @@ def _check_devices(world: worlds.World) -> None:
                 raise WorldError(f"{where}: {error}") from error
 
 
-def solved(
+def solve_world(
     read_world: Callable[[], worlds.World],
     *,
     repeat: int = 1,
@@ -192,7 +192,7 @@ def solve_parser() -> argparse.ArgumentParser:
 
 def _print_solved(chosen: argparse.Namespace) -> int:
     narrator = Narrator(write=partial(print, file=sys.stderr), clock=time.perf_counter)
-    result = solved(
+    result = solve_world(
         partial(read, chosen.world),
         repeat=chosen.repeat,
         seconds=chosen.time_limit,
@@ -200,7 +200,7 @@ def _print_solved(chosen: argparse.Namespace) -> int:
         reporter=narrator if chosen.verbose else SILENT,
     )
     seconds = statistics.median(result.seconds)
-    content = answer(result.results, seconds=seconds, fills=result.fills)
+    content = results_content(result.results, seconds=seconds, fills=result.fills)
     content["secondsFromNothing"] = result.seconds_from_nothing
     content["repetitions"] = list(result.seconds)
     if not write_data(chosen.output, content):

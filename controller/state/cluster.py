@@ -32,7 +32,7 @@ from controller.apis.kinds import Kind, KubernetesObject, T
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import VolumeAttachment
-from controller.apis.ownership import bears_our_class, is_ours
+from controller.apis.ownership import has_our_class, is_ours
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import Resources
 from controller.state.evictions import EvictionGuards
@@ -459,7 +459,7 @@ class Cluster:
     def manages(self, node: Node) -> bool:
         """Whether Joiner manages a node: it has, or had, one of Joiner's NodeClaims."""
         claims = self._claims_by_provider_id.named(node.spec.provider_id)
-        return any(map(self.is_adopted, claims)) if claims else bears_our_class(node)
+        return any(map(self.is_adopted, claims)) if claims else has_our_class(node)
 
     def state_nodes(self, now: datetime) -> tuple[StateNode, ...]:
         """Return every node by name: NodeClaims in flight, registered and unmanaged nodes."""

@@ -105,10 +105,10 @@ def is_reschedulable(pod: Pod) -> bool:
 
 
 def forbids_disruption(pod: Pod, now: datetime) -> bool:
-    """Whether the pod's `karpenter.sh/do-not-disrupt` protects it now; False if it is terminal or
-    terminating.
+    """Whether the pod's `karpenter.sh/do-not-disrupt` protects it now.
 
     The annotation is `true`, or a duration from the pod's start; any other value protects nothing.
+    Terminal and terminating pods are not protected.
     """
     if labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
         return False
@@ -134,8 +134,7 @@ def will_forbid_disruption(pod: Pod) -> bool:
 
 
 def protected_for(pod: Pod) -> timedelta | None:
-    """Return how long after its start `karpenter.sh/do-not-disrupt` protects a pod; None if
-    forever.
+    """Return how long from its start `karpenter.sh/do-not-disrupt` protects a pod; None if forever.
 
     Raises:
         ValueError: the annotation is neither `true` nor a duration.

@@ -43,7 +43,7 @@ class _Record:
     """The last failure that started or lengthened the backoff."""
 
     tries_at_once: bool = False
-    """Whether the rest of the waiting time is skipped."""
+    """Whether the rest of the backoff is skipped."""
 
     @property
     def has_backoff(self) -> bool:
@@ -89,30 +89,30 @@ class Registrations:
         record.outcomes.append(failure)
         record.count(failure)
 
-    def restore(self, pool: str, trouble: Failure | None) -> None:
+    def restore(self, pool: str, last_failure: Failure | None) -> None:
         """Restore the result of an earlier process: one registered node, or the unhealthy state.
 
         If the NodePool has results already, they are kept.
         """
         if self.is_known(pool):
             return
-        if trouble is None:
+        if last_failure is None:
             self.joined(pool)
         else:
             for _ in range(MIN_FAILURES):
-                self.failed(pool, trouble)
+                self.failed(pool, last_failure)
 
     def observe(self, pool: str, circumstances: object) -> None:
         """Record the configuration that new nodes of the NodePool depend on.
 
-        If it changes while the NodePool is in backoff, the NodePool may try a node at once.
+        If it changes while the NodePool is in backoff, the NodePool may launch a node at once.
         """
         if self._circumstances.setdefault(pool, circumstances) != circumstances:
             self._circumstances[pool] = circumstances
             self.retry(pool)
 
     def retry(self, pool: str) -> None:
-        """Let a pool in backoff try one node at once; no effect on other pools."""
+        """Let a pool in backoff launch one node at once; no effect on other pools."""
         record = self._records.get(pool)
         if record is not None and record.has_backoff:
             record.tries_at_once = True
@@ -126,14 +126,14 @@ class Registrations:
         """Whether there is a result of the NodePool."""
         return pool in self._records
 
-    def trouble(self, pool: str) -> Failure | None:
+    def last_failure(self, pool: str) -> Failure | None:
         """Return the last failure if the NodePool is unhealthy, else None."""
         record = self._records.get(pool)
         failures = [outcome for outcome in record.outcomes if outcome is not None] if record else []
         return failures[-1] if len(failures) >= MIN_FAILURES else None
 
     def next_try(self, pool: str) -> datetime | None:
-        """Return when a pool in backoff may try one node; None for other pools."""
+        """Return when a pool in backoff may launch one node; None for other pools."""
         record = self._records.get(pool)
         if record is None or not record.has_backoff:
             return None
@@ -143,7 +143,7 @@ class Registrations:
         return record.counted.at + PAUSES[min(record.consecutive - MIN_FAILURES, len(PAUSES) - 1)]
 
     def is_in_backoff(self, pool: str, now: datetime) -> bool:
-        """Whether a pool in backoff may not try a node yet.
+        """Whether a pool in backoff may not launch a node yet.
 
         If the last failure is later than `now`, the clock was set back, and the result is False.
         """

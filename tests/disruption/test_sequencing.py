@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, requirement
-from controller.offline.disrupt import answer, evaluate, new_course, problem_of
+from controller.offline.disrupt import course_content, evaluate, new_course, problem_of
 from controller.offline.world import load
 from tests.disruption.clusters import node_and_claim
 from tests.oracle.disruption import played
@@ -103,7 +103,7 @@ def test_every_command_is_valid_after_the_commands_before_it(
     ends = [0]
     while evaluate(course, 60.0):
         ends.append(len(course.commands))
-    commands = answer(course)["commands"]
+    commands = course_content(course)["commands"]
 
     assert len(commands) > 1
     _, together = played(

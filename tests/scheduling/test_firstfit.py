@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.parity import generated
 from bench.parity.overlaying import with_overlays
 from bench.parity.worlds import World, diverse, mixed
-from controller.offline.answers import answer
+from controller.offline.answers import results_content
 from controller.offline.world import load
 from controller.scheduling.packing.firstfit import spread_evenly
 from controller.scheduling.scheduler import schedule
@@ -22,7 +22,7 @@ from tests.oracle.replay import findings
 def first(world: World) -> World:
     """Return the answer that there is when time is up from the start."""
     read = load(world)
-    return answer(schedule(read.pods, snapshot=read.snapshot, expired=lambda: True))
+    return results_content(schedule(read.pods, snapshot=read.snapshot, expired=lambda: True))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.parity import generated
 from bench.parity.worlds import World, benchmark_types, beside_others, diverse, mixed
-from controller.offline.answers import answer
+from controller.offline.answers import results_content
 from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
 from tests.oracle.replay import Finding, findings
@@ -21,7 +21,7 @@ QUICKLY = settings(max_examples=25)
 
 def solved(world: World) -> dict[str, Any]:
     read = load(world)
-    return answer(schedule(read.pods, snapshot=read.snapshot))
+    return results_content(schedule(read.pods, snapshot=read.snapshot))
 
 
 def faults(world: World, answer: dict[str, Any]) -> list[Finding]:
@@ -64,7 +64,7 @@ def test_at_the_timeout_the_answer_is_still_complete() -> None:
     world = mixed(300, 12)
     read = load(world)
 
-    hurried = answer(schedule(read.pods, snapshot=read.snapshot, expired=lambda: True))
+    hurried = results_content(schedule(read.pods, snapshot=read.snapshot, expired=lambda: True))
 
     assert faults(world, hurried) == []
 

@@ -56,7 +56,7 @@ class CapacityBufferStatus(Wire):
 
 
 class CapacityBuffer(Wire):
-    """A CapacityBuffer."""
+    """A CapacityBuffer object."""
 
     metadata: ObjectMeta
     spec: CapacityBufferSpec

@@ -167,7 +167,7 @@ class EC2NodeClassSpec(Wire):
     enclave_options: EnclaveOptions | None = None
 
     @property
-    def wants_enclaves(self) -> bool:
+    def requires_enclaves(self) -> bool:
         """Whether the instance types must support Nitro Enclaves."""
         return self.enclave_options is not None and self.enclave_options.enabled
 

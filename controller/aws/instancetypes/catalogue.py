@@ -565,7 +565,7 @@ def suits(info: InstanceTypeInfo, node_class: EC2NodeClass) -> bool:
     options = spec.cpu_options
     if options and options.nested_virtualization == "enabled" and not info.nested_virtualization:
         return False
-    if spec.wants_enclaves and not info.enclaves:
+    if spec.requires_enclaves and not info.enclaves:
         return False
     return _takes(info, spec.network_interfaces or ())
 

@@ -517,7 +517,7 @@ def _content(
         spec.network_interfaces,
         spec.connection_tracking,
         spec.cpu_options,
-        spec.wants_enclaves,
+        spec.requires_enclaves,
         spec.placement_group_selector,
         status.capacity_reservations,
     ]

@@ -151,7 +151,7 @@ class Writer:
             tags=self.tags,
             ipv6=self.cluster.ipv6,
             efa_interfaces=efas,
-            enclaves=self.node_class.spec.wants_enclaves
+            enclaves=self.node_class.spec.requires_enclaves
             or NITRO_SANDBOX in self.claim.spec.resources.requests,
             tenancy=self.tenancy,
             placement=self._placement,

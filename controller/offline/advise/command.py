@@ -253,7 +253,7 @@ def _print_history(chosen: argparse.Namespace) -> int:
         for number, (at, path) in enumerate(paths):
             tell(path.name, number, len(paths))
             question = _question(_Source(read_json(path), path).world(pools), chosen, at)
-            before = _next(question, before)
+            before = _next_forecast(question, before)
             recordings.append(Recording.of(at, question.problem, before))
     history = History(tuple(recordings))
     if not write_data(chosen.output, report.history_content(history)):
@@ -261,7 +261,7 @@ def _print_history(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _next(question: Question, before: Forecast | None) -> Forecast:
+def _next_forecast(question: Question, before: Forecast | None) -> Forecast:
     """Return the forecast of a recording, given the forecast of the recording before it."""
     if before is None:
         return question.forecast()

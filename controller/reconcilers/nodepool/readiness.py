@@ -238,9 +238,9 @@ class Readiness(PortUser):
             earlier = Failure(before.reason, before.message, since) if before.is_false else None
             self.registrations.restore(name, earlier)
         self.registrations.observe(name, _node_inputs(node_class))
-        trouble = self.registrations.trouble(name)
-        status: conditions.ConditionStatus = "False" if trouble is not None else "True"
-        reason, message = (trouble.reason, trouble.message) if trouble is not None else ("", "")
+        failure = self.registrations.last_failure(name)
+        status: conditions.ConditionStatus = "False" if failure is not None else "True"
+        reason, message = (failure.reason, failure.message) if failure is not None else ("", "")
         next_try = self.registrations.next_try(name)
         if next_try is not None:
             message += (

@@ -112,7 +112,7 @@ class AllocatedDevices:
             self.counters[key] = self.counters.get(key, 0) + amount
 
     def remove(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
-        """Undo `take`."""
+        """Undo `add`."""
         if not device.shared:
             self.used.discard(device.key)
         else:

@@ -135,8 +135,9 @@ class FluidProgram:
         return self._first_class_row + self._classes
 
     def _pass_first_model(self) -> None:
-        """Pass HiGHS the rows of resources, classes and limits, and the columns of node types and
-        penalties.
+        """Pass HiGHS the rows that exist from the start, and their columns.
+
+        The rows are of resources, classes and limits, the columns of node types and penalties.
         """
         rows = self._first_limit_row + len(self._headroom)
         columns = self._node_types + self._classes

@@ -12,7 +12,7 @@ decreases.
 NodePools are used in the order of their weights, at any cost: a new node is launched in the
 NodePool of greatest weight that can launch one. Pods that a NodePool of greater weight could take
 may join a node of a lower weight only if the node is needed without them and does not become more
-expensive. Such a node is in order; see `_in_order`.
+expensive. Such a node is in order; see `_must_keep_pool`.
 
 Axes: as in `problem`; and nodes.
 """
@@ -194,7 +194,7 @@ class LocalSearch:
         """
         moved = False
         for node in np.flatnonzero(self.nodes.node_type >= 0).tolist():
-            if self._fixed[node] or self._in_order(node):
+            if self._fixed[node] or self._must_keep_pool(node):
                 continue
             while (class_index := self._movable(node)) is not None:
                 self._ensure_spare_row()
@@ -268,10 +268,10 @@ class LocalSearch:
             fits &= problem.consumption[:, limit] <= self.nodes.headroom[limit] + SLACK
         return int(np.where(fits, move_rules.weight, -1).max(initial=-1))
 
-    def _in_order(self, node: int) -> bool:
-        """Whether a node must be of its NodePool.
+    def _must_keep_pool(self, node: int) -> bool:
+        """Whether a node must stay in its NodePool.
 
-        It must be if NodePools of greater weight cannot take some of its pods now, and a node for
+        It must if NodePools of greater weight cannot take some of its pods now, and a node for
         those pods alone would cost as much.
         """
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
@@ -298,7 +298,7 @@ class LocalSearch:
         if self._has_equal_weights:
             return 0
         open_nodes = np.flatnonzero(self.nodes.node_type >= 0).tolist()
-        return sum(not self._in_order(node) for node in open_nodes)
+        return sum(not self._must_keep_pool(node) for node in open_nodes)
 
     def _selections(self) -> Iterator[tuple[list[int], int]]:
         """Yield sets of nodes to remove together, each with the node type of the replacement.

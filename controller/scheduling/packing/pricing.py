@@ -333,8 +333,9 @@ class PriceModel:
         )
 
     def _extended_to_all_node_types(self, prices: FluidSolution) -> tuple[Matrix, Matrix]:
-        """Return the prices of resources (node types × resources) and slots (groups × node types)
-        on all node types.
+        """Return the prices of resources and of slots on all node types.
+
+        Shapes: node types × resources, and groups × node types.
         """
         problem = self._problem
         worth = self._capacity @ prices.resource_prices.T  # node types × the program's node types

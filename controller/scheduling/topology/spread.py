@@ -190,7 +190,7 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
     """Return the option for the next pod, or None if the rules admit none.
 
     The option with the fewest counted pods wins; then existing nodes before new ones, then the
-    lowest price. If `_slack` is true, options whose existing nodes hold the pod come first.
+    lowest price. If `_allows_skew` is true, options whose existing nodes hold the pod come first.
     """
     least = {
         tally.group.index: _least(tally, own, among, NONE_LEAVING)
@@ -202,13 +202,13 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
             continue
         free = option.is_free
         population = _population(option, rules)
-        rank = (not free and _slack(rules), population, not free, option.price, option.pins)
+        rank = (not free and _allows_skew(rules), population, not free, option.price, option.pins)
         if best is None or rank < best[0]:
             best = (rank, option)
     return best[1] if best is not None else None
 
 
-def _slack(rules: Rules) -> bool:
+def _allows_skew(rules: Rules) -> bool:
     """Whether every spread allows a skew of more than 1, so existing capacity can be used first."""
     groups = (tally.group for tally, _, _ in rules.owned)
     return all(group.max_skew > 1 for group in groups if group.type is TopologyType.SPREAD)
