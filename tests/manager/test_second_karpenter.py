@@ -132,6 +132,18 @@ class Neighbourhood(WholeController):
         gone = self.api.find(NODE_CLAIM, CLAIM) is None and self.api.find(NODE, "node-1") is None
         return gone and PROVIDER_ID not in self.cloud.instances_by_id
 
+    async def misname(self, provider_id: str) -> None:
+        """Write the provider ID of another instance to the NodeClaim, and that it is ready."""
+        claim = self.api.find(NODE_CLAIM, CLAIM)
+        assert claim is not None
+        assert claim.status.provider_id in self.cloud.instances_by_id
+        status = NodeClaimStatus(
+            provider_id=provider_id,
+            node_name="node-1",
+            conditions=true(LAUNCHED, REGISTERED, INITIALIZED, since=clock()),
+        )
+        await self.api.patch(NODE_CLAIM, CLAIM, {"status": to_wire(status)}, subresource="status")
+
     async def annotate(self, **annotations: str) -> None:
         await self.api.patch(NODE_CLAIM, CLAIM, {"metadata": {"annotations": annotations}})
 
@@ -347,4 +359,36 @@ async def test_a_claim_that_cannot_be_launched_is_deleted_with_its_reason_in_the
     (deleted,) = [r for r in caplog.records if r.message.startswith("deleting nodeclaim")]
     assert vars(deleted)["NodeClaim"] == CLAIM
     assert vars(deleted)["reason"] == "insufficient_capacity"
+    await world.end()
+
+
+async def test_a_claim_whose_status_names_a_missing_instance_is_deleted() -> None:
+    """As in Karpenter's regression suite: nothing else would delete it, or its instance."""
+    world = Neighbourhood()
+    await world.begin(make_eager_pool(), make_nodeclass())
+    await world.create()
+    await asyncio.sleep(5)
+
+    await world.misname("Provider:///AZ/i-01234567890123456")
+    await asyncio.sleep(60)
+    assert world.api.find(NODE_CLAIM, CLAIM) is not None
+    await asyncio.sleep(240)
+
+    assert world.api.find(NODE_CLAIM, CLAIM) is None
+    assert all(instance.deleting for instance in world.cloud.instances_by_id.values())
+    await world.end()
+
+
+async def test_a_declined_claim_whose_instance_ends_is_left_to_its_controller() -> None:
+    world = Neighbourhood()
+    await world.begin(make_eager_pool(), make_nodeclass())
+    await world.create(annotations={labels.ADOPT: "false", labels.TAG_INSTALLATION: OURS})
+    await asyncio.sleep(5)
+
+    await world.misname("aws:///us-west-2a/i-terminated")
+    await asyncio.sleep(600)
+
+    claim = world.api.find(NODE_CLAIM, CLAIM)
+    assert claim is not None
+    assert not claim.metadata.is_deleting
     await world.end()

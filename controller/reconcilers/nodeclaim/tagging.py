@@ -7,6 +7,9 @@ installation.
 Joiner adopts an instance of another controller in two cases: its NodeClaim named it when this
 process became leader, as after Karpenter released the Lease, or the NodeClaim has the annotation
 `joiner.dev/adopt: "true"`. Otherwise, Joiner does not change the NodeClaim, node and instance.
+
+If Joiner launched an instance for a NodeClaim and its status names an instance that does not exist,
+Joiner continues to manage the NodeClaim. Garbage collection then deletes it.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodeclaim import LAUNCHED, NodeClaim
 from controller.apis.kinds import NODE_CLAIM
+from controller.apis.kubernetes import conditions
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
+from controller.reconcilers.nodeclaim.garbagecollection import STARTING
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
 
@@ -98,13 +103,27 @@ class Tagging(PortUser):
                 return None
             await self._tag(claim, self._ours)
         except NodeClaimNotFoundError:
-            if not is_wanted:
+            if not is_wanted and not self._is_launched_here(claim):
                 return None
+            if not is_wanted and (wait := self._until_listed(claim)) > timedelta(0):
+                return wait
         except CloudProviderError as error:
             await self._report(claim, str(error))
             return UNKNOWN_OWNER
         await self._annotate(claim, {**self._ours, labels.OWN_INSTANCE: claim.status.provider_id})
         return None
+
+    def _is_launched_here(self, claim: NodeClaim) -> bool:
+        """Whether this installation launched an instance for the NodeClaim, and never declined."""
+        marks = claim.metadata.annotations
+        is_marked = marks.get(labels.TAG_INSTALLATION) == self.installation
+        return is_marked and marks.get(labels.ADOPT) != "false"
+
+    def _until_listed(self, claim: NodeClaim) -> timedelta:
+        """Return how long EC2 may omit an instance that another controller just launched."""
+        now, launched = self.clock(), conditions.find(claim.status.conditions, LAUNCHED)
+        since = launched.last_transition_time if launched and launched.is_true else None
+        return (since or now) + STARTING - now
 
     async def _owner(self, claim: NodeClaim) -> str:
         """Return the installation that launched the instance; empty if its tags name none."""
