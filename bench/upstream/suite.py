@@ -54,6 +54,7 @@ provider is kwok.
 SLOW = re.compile(
     "Repair|Reboot|repairing|registration timeout|never registers|never initialized|runaway"
     "|limits when provisioning|in order|grace period durations|concurrent changes"
+    "|garbage collect an Instance"
 )
 """Specs that wait for minutes. They start first so that they do not delay the end."""
 
