@@ -24,13 +24,11 @@ def daemon_pods(
     """
     by_key = {key_of(body): body for body in world.get("daemonSets", [])}
     latest_pods = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}
-    nodes_by_index = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
+    existing = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
     for daemon in daemons(snapshot):
-        runs = nodes_by_index.meeting(daemon.alternatives) & nodes_by_index.tolerated(
-            daemon.tolerations
-        )
+        runs = existing.meeting(daemon.alternatives) & existing.tolerated(daemon.tolerations)
         body = by_key[daemon.key]
-        for node, is_running in zip(nodes_by_index.all, runs.tolist(), strict=True):
+        for node, is_running in zip(existing.all, runs.tolist(), strict=True):
             if is_running:
                 yield _pod(body, latest_pods.get(daemon.key), node.name)
 

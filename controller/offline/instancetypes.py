@@ -92,13 +92,11 @@ class Types:
 
     def by_node_pool(self, pools: Iterable[str]) -> dict[str, tuple[InstanceType, ...]]:
         """Return each NodePool's instance types by its name; one shared tuple if all are equal."""
-        if not any(pools_of_type for _, pools_of_type in self.rows):
+        if not any(named for _, named in self.rows):
             return dict.fromkeys(pools, self.all)
         return {
             pool: tuple(
-                instance_type
-                for instance_type, pools_of_type in self.rows
-                if not pools_of_type or pool in pools_of_type
+                instance_type for instance_type, named in self.rows if not named or pool in named
             )
             for pool in pools
         }

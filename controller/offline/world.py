@@ -258,9 +258,7 @@ def _with_fees(
     if not 0 <= fee < math.inf:
         raise WorldError(f"settings: NODE_PRICE_PER_HOUR: {default!r} is not an amount in $/h")
     fees = {pool.metadata.name: fee_of(pool, fee) for pool in pools}
-    return {
-        name: tuple(with_fee(with_overlays, fees[name])) for name, with_overlays in types.items()
-    }
+    return {name: tuple(with_fee(of_pool, fees[name])) for name, of_pool in types.items()}
 
 
 def _settings(content: object) -> dict[str, Any]:

@@ -270,13 +270,10 @@ class PlacementCauses:
     def _used_ports(self, pending: PendingGroup) -> tuple[str, ...]:
         """Return a cause if DaemonSets use a host port of such pods on every possible node."""
         anywhere = pending.eligibility.own_eligible & pending.eligibility.tolerated
-        variants_of_pods = self._variants.variant_of[
+        variants = self._variants.variant_of[
             self._launch_options.fitting_node_types(anywhere, pending.size)
         ]
-        if (
-            not len(variants_of_pods)
-            or self._variants.free(pending.pod_class.ports)[variants_of_pods].any()
-        ):
+        if not len(variants) or self._variants.free(pending.pod_class.ports)[variants].any():
             return ()
         named = ", ".join(str(port.port) for port in pending.pod_class.ports)
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)

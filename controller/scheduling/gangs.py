@@ -55,27 +55,16 @@ def schedule_gangs(
     refused = {name: causes for name, causes in refused.items() if causes}
     incomplete = {name for name, gang in gangs.items() if gang.existing < gang.min_count}
     for round_number in range(MAX_ROUNDS + 1):
-        results = solve(
-            [
-                p
-                for name, pods_of_gang in members.items()
-                if name not in refused
-                for p in pods_of_gang
-            ]
-        )
-        incomplete_gangs = {
+        results = solve([p for name in members if name not in refused for p in members[name]])
+        failed = {
             name: causes
             for name, gang in gangs.items()
             if name not in refused and (causes := _shortfall(gang, members[name], results))
         }
-        if not incomplete_gangs:
+        if not failed:
             break
-        last = min(
-            incomplete_gangs, key=lambda name: (_priority(members[name]), -len(members[name]), name)
-        )
-        refused |= (
-            incomplete_gangs if round_number == MAX_ROUNDS - 1 else {last: incomplete_gangs[last]}
-        )
+        last = min(failed, key=lambda name: (_priority(members[name]), -len(members[name]), name))
+        refused |= failed if round_number == MAX_ROUNDS - 1 else {last: failed[last]}
     left_out = {pod.key: causes for name, causes in refused.items() for pod in members[name]}
     gang_by_pod = {pod.key: name for name in gangs for pod in members[name]}
     return replace(

@@ -258,13 +258,11 @@ class ClaimBuilder:
         count = min(max(within_price, settings.min_instance_types), settings.max_instance_types)
         listed, relaxed = rows[:count], False
         if minimums:
-            needed_count = self._flexible(rows[: settings.max_instance_types], minimums)
-            relaxed = needed_count is None
+            needed = self._flexible(rows[: settings.max_instance_types], minimums)
+            relaxed = needed is None
             if relaxed and settings.min_values_policy != BEST_EFFORT:
                 return rows[:0], False
-            listed = rows[
-                : settings.max_instance_types if needed_count is None else max(count, needed_count)
-            ]
+            listed = rows[: settings.max_instance_types if needed is None else max(count, needed)]
         # EC2 may launch the largest type on the list. Its consumption is reserved, so that later
         # NodeClaims cannot exceed the limits.
         if len(listed) and len(self._left):

@@ -258,32 +258,28 @@ def _required_variants(
     They also distinguish the domains of every topology group.
     """
     firsts = pending.one_per_placement_key()
-    alternatives_and_ports = [
+    needs = [
         (alternative, pod_class.ports)
         for pod_class, constraints in firsts
         for alternative in new_node_alternatives(pod_class, constraints, devices)
     ]
-    required_sets = [alternative for alternative, _ in alternatives_and_ports]
+    required = [alternative for alternative, _ in needs]
     for _, constraints in firsts:
         # The requirements without volumes and devices decide which nodes a spread counts.
-        required_sets.extend(constraints.strict)
-        required_sets.extend(
+        required.extend(constraints.strict)
+        required.extend(
             read(term.preference.match_expressions) for term in constraints.preferred_nodes
         )
-    required_sets.extend(devices.queries)
+    required.extend(devices.queries)
     domains: list[Requirements] = []
     for key in sorted({group.key for group in groups if not group.per_node}):
         sets_of_key = list(
-            dict.fromkeys(
-                requirements[key] for requirements in required_sets if key in requirements
-            )
+            dict.fromkeys(requirements[key] for requirements in required if key in requirements)
         )
         values = distinguished_values(catalog, key, sets_of_key)
         domains.extend({key: one_of(value)} for value in values)
-    variants = variants_of(
-        catalog, [*required_sets, *domains], ports=(ports for _, ports in alternatives_and_ports)
-    )
-    return with_joined_variants(variants, alternatives_and_ports, domains)
+    variants = variants_of(catalog, [*required, *domains], ports=(ports for _, ports in needs))
+    return with_joined_variants(variants, needs, domains)
 
 
 def _supply(

@@ -90,10 +90,8 @@ def _schedule(
 ) -> Results:
     """Schedule pods without regard to gangs."""
 
-    def solve_in(changed_cluster: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
-        problem = scheduling_problem(
-            pods, snapshot=changed_cluster, settings=settings, catalog=catalog
-        )
+    def solve_in(cluster: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
+        problem = scheduling_problem(pods, snapshot=cluster, settings=settings, catalog=catalog)
         reporter.problem_read(
             pods=problem.pods.number,
             classes=len(problem.pods.classes),
@@ -166,10 +164,8 @@ def least_cost(
         any(_has_node(nodes, pod_groups[index].pending) for index in packing_class.members)
         for packing_class in classes
     ]
-    not_overcommitted = (nodes.remaining >= 0).all(axis=1)
-    existing = ExistingCapacity(
-        nodes.remaining[not_overcommitted], np.array(allowed, dtype=np.bool_)
-    )
+    usable = (nodes.remaining >= 0).all(axis=1)
+    existing = ExistingCapacity(nodes.remaining[usable], np.array(allowed, dtype=np.bool_))
     return whole_bound(packing_problem, existing, expired=expired)
 
 

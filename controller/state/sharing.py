@@ -80,10 +80,9 @@ class Replicas:
         ]
         if len(self._conditions) >= MAX_CONDITIONS:
             self._conditions.clear()
-        shared_conditions = self._conditions
+        shared = self._conditions
         conditions = [
-            shared_conditions.setdefault(condition, condition)
-            for condition in pod.status.conditions
+            shared.setdefault(condition, condition) for condition in pod.status.conditions
         ]
         status = msgspec.structs.replace(
             pod.status, container_statuses=statuses, conditions=conditions

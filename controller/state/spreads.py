@@ -52,12 +52,10 @@ class Selectors:
         name = ("", "", "") if owner is None else (owner.kind, own.namespace, owner.name)
         key = (own.namespace, name, *sorted(own.labels.items()))
         if key not in self._cached:
-            self._cached[key] = self._merge_selectors(
-                own.namespace, own.labels, self._owners.get(name)
-            )
+            self._cached[key] = self._merge(own.namespace, own.labels, self._owners.get(name))
         return self._cached[key]
 
-    def _merge_selectors(
+    def _merge(
         self, namespace: str, labels: Mapping[str, str], owner: LabelSelector | None
     ) -> LabelSelector | None:
         merged: dict[str, str] = {}

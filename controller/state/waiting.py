@@ -68,10 +68,8 @@ class Waiting:
 
     def all(self) -> tuple[Pod, ...]:
         """Return the pending pods, sorted by name."""
-        predicted_pods = {
-            k: seen.pod for k, seen in self._untried.items() if self._is_predicted(seen)
-        }
-        pending = self._unschedulable | predicted_pods
+        predicted = {k: seen.pod for k, seen in self._untried.items() if self._is_predicted(seen)}
+        pending = self._unschedulable | predicted
         return tuple(pending[key] for key in sorted(pending))
 
     def undecided(self) -> tuple[Pod, ...]:
@@ -113,9 +111,5 @@ class Waiting:
         return _Observation(pod, self._sequence)
 
     def _is_predicted(self, seen: _Observation) -> bool:
-        latest = self._last_unschedulable.get(controller_of(seen.pod))
-        return (
-            latest is not None
-            and latest.sequence > seen.sequence
-            and are_alike(latest.pod, seen.pod)
-        )
+        last = self._last_unschedulable.get(controller_of(seen.pod))
+        return last is not None and last.sequence > seen.sequence and are_alike(last.pod, seen.pod)

@@ -127,13 +127,11 @@ def with_pools(world: Wire, pools: list[Wire]) -> Wire:
     """
     before = {wire["metadata"]["name"]: wire for wire in world.get("nodePools", [])}
     after = {wire["metadata"]["name"]: wire for wire in pools}
-    merged = {
-        name: _with_hash_and_status(before.get(name, {}), wire) for name, wire in after.items()
-    }
+    merged = {name: _complete(before.get(name, {}), wire) for name, wire in after.items()}
     return {**world, "nodePools": list({**before, **merged}.values())}
 
 
-def _with_hash_and_status(before: Wire, wire: Wire) -> Wire:
+def _complete(before: Wire, wire: Wire) -> Wire:
     pool = converted(wire, NodePool, "NodePool")
     annotations = {
         **wire["metadata"].get("annotations", {}),

@@ -73,16 +73,12 @@ def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRan
                     defaults |= item.default | item.default_request
     return msgspec.structs.replace(
         spec,
-        containers=[_with_default_requests(container, defaults) for container in spec.containers],
-        init_containers=[
-            _with_default_requests(container, defaults) for container in spec.init_containers
-        ],
+        containers=[_with_requests(container, defaults) for container in spec.containers],
+        init_containers=[_with_requests(container, defaults) for container in spec.init_containers],
     )
 
 
-def _with_default_requests(
-    container: Container, defaults: dict[str, str | int | float]
-) -> Container:
+def _with_requests(container: Container, defaults: dict[str, str | int | float]) -> Container:
     """Return the container with requests from its own, then its limits, then the defaults."""
     own = container.resources
     requests = defaults | own.limits | own.requests

@@ -254,16 +254,14 @@ class DeviceClaims:
         if cached is None:
             cached = self.inventory.on(node.name, _labels(node))
             if not node.initialized:
-                published_drivers = {
+                published = {
                     device.driver for device in cached.devices if device.reach.node == node.name
                 }
-                expected_of_type = self.expected_devices(
+                expected = self.expected_devices(
                     node.labels.get(labels.INSTANCE_TYPE, ""), node.name
                 )
-                unpublished = tuple(
-                    device for device in expected_of_type if device.driver not in published_drivers
-                )
-                cached = UsableDevices(cached.devices + unpublished, cached.flaw)
+                rest = tuple(device for device in expected if device.driver not in published)
+                cached = UsableDevices(cached.devices + rest, cached.flaw)
             self._usable_known[node.name] = cached
         return cached
 

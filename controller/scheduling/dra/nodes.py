@@ -136,7 +136,7 @@ class DeviceNodes:
         shared devices, or with devices that other nodes can use, are left out.
         """
         requested: dict[tuple[object, ...], Vector] = {}
-        alternatives_by_selection: dict[tuple[object, ...], RequestAlternative] = {}
+        examples: dict[tuple[object, ...], RequestAlternative] = {}
         for index, pod_group in enumerate(pod_groups):
             for member, each in _members(pod_group, 1):
                 device_requests = member.pending.pod_class.device_requests
@@ -145,24 +145,19 @@ class DeviceNodes:
                         alternatives[0] for alternatives in claim.requests if len(alternatives) == 1
                     ):
                         if not alternative.admin:
-                            alternatives_by_selection.setdefault(alternative.selection, alternative)
+                            examples.setdefault(alternative.selection, alternative)
                             counts = requested.setdefault(
                                 alternative.selection, np.zeros(len(pod_groups))
                             )
                             counts[index] += max(alternative.count, 1) * each
-        devices_by_selection = {
-            selection: self._exclusive(alternative)
-            for selection, alternative in alternatives_by_selection.items()
+        exclusive = {
+            selection: self._exclusive(alternative) for selection, alternative in examples.items()
         }
         sizes, capacity = [], []
-        for devices in {devices: None for devices in devices_by_selection.values() if devices}:
+        for devices in {devices: None for devices in exclusive.values() if devices}:
             # A request that accepts only a subset of these devices takes them from requests that
             # accept any of them, so its demand counts here too.
-            inside = [
-                selection
-                for selection, own in devices_by_selection.items()
-                if own and own <= devices
-            ]
+            inside = [selection for selection, own in exclusive.items() if own and own <= devices]
             sizes.append(
                 sum((requested[selection] for selection in inside), np.zeros(len(pod_groups)))
             )
@@ -182,16 +177,11 @@ class DeviceNodes:
         reachable = (self._claims.inventory.within(reach).devices for reach in self.reaches)
         every = own.union(*reachable)
         try:
-            devices_by_selection = frozenset(
-                device for device in every if suits(alternative, device)
-            )
+            suitable = frozenset(device for device in every if suits(alternative, device))
         except AllocationError:
             return frozenset()
-        return (
-            devices_by_selection
-            if all(device in own and not device.shared for device in devices_by_selection)
-            else frozenset()
-        )
+        is_exclusive = all(device in own and not device.shared for device in suitable)
+        return suitable if is_exclusive else frozenset()
 
     def drivers(self, pod_groups: Iterable[PodGroup]) -> tuple[str, ...]:
         """Return the drivers of the devices allocated to the pods of a planned node, sorted."""
@@ -362,11 +352,9 @@ class DeviceNodes:
         capacity.
         """
         first, *others = queue
-        shared_claims = set(_common(first))
+        common = set(_common(first))
         companions: list[tuple[PodGroup, int]] = []
-        for other in sorted(
-            others, key=lambda pod_group: not shared_claims & {*_common(pod_group)}
-        ):
+        for other in sorted(others, key=lambda pod_group: not common & {*_common(pod_group)}):
             if not _limited_by_capacity_alone(other) or not other.eligible[variant]:
                 continue
             most = int(_units_per_node(left[None], other)[0])

@@ -75,12 +75,9 @@ class ExistingNodes:
 
     def copy(self) -> ExistingNodes:
         """Return the same nodes with independent remaining capacity and host ports."""
-        duplicate = copy.copy(self)
-        duplicate.remaining, duplicate.ports = (
-            self.remaining.copy(),
-            [list(taken) for taken in self.ports],
-        )
-        return duplicate
+        nodes = copy.copy(self)
+        nodes.remaining, nodes.ports = self.remaining.copy(), [list(taken) for taken in self.ports]
+        return nodes
 
     def meeting(self, alternatives: Sequence[Requirements]) -> Mask:
         """Mark the nodes that meet one of the alternatives."""
@@ -108,14 +105,12 @@ class ExistingNodes:
 
     def holds(self, requests: Vector) -> Indices:
         """Return the number of pods with these requests that fit on each node (nodes)."""
-        requested = requests > 0
-        not_overcommitted = (self.remaining >= 0).all(axis=1)
-        if not requested.any():
-            return np.where(not_overcommitted, np.iinfo(np.int32).max, 0).astype(np.int64)
-        fitting = np.floor(self.remaining[:, requested] / requests[requested]).min(
-            axis=1, initial=np.inf
-        )
-        return np.where(not_overcommitted, np.maximum(fitting, 0), 0).astype(np.int64)
+        needed = requests > 0
+        usable = (self.remaining >= 0).all(axis=1)
+        if not needed.any():
+            return np.where(usable, np.iinfo(np.int32).max, 0).astype(np.int64)
+        fitting = np.floor(self.remaining[:, needed] / requests[needed]).min(axis=1, initial=np.inf)
+        return np.where(usable, np.maximum(fitting, 0), 0).astype(np.int64)
 
     def put(self, index: int, size: Vector, ports: Sequence[HostPort]) -> None:
         """Subtract the total size of pods from a node's capacity and record their host ports."""

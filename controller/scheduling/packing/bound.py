@@ -110,14 +110,12 @@ def _merge_classes(
     ]
     for kept in range(len(order), -1, -1):
         keys = np.column_stack([base, members[order[:kept]][:, included].T])
-        _, first, group_of_class = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        _, first, merged_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         if len(first) <= MAX_CLASSES:
             break
     chosen, groups = np.flatnonzero(included)[first], order[:kept]
-    owned_and_counted = members[np.ix_(groups, chosen)]
-    demand = np.bincount(group_of_class.reshape(-1), weights=problem.demand[included]).astype(
-        np.int64
-    )
+    kept_members = members[np.ix_(groups, chosen)]
+    demand = np.bincount(merged_of.reshape(-1), weights=problem.demand[included]).astype(np.int64)
     merged = replace(
         problem,
         demand=demand,
@@ -126,8 +124,8 @@ def _merge_classes(
         allowed=problem.allowed[chosen],
         labelled=problem.labelled[chosen],
         rules=NodeRules(
-            owned=owned_and_counted,
-            counted=owned_and_counted,
+            owned=kept_members,
+            counted=kept_members,
             limit=rules.limit[groups],
             repels=rules.repels[groups],
         ),
@@ -327,11 +325,9 @@ class WholeProgram:
         nodes = np.where(self._column_of >= 0, bought[self._column_of], 0.0)
         excess = used - self._measures.held * nodes[:, None]
         new = (self._row_of < 0) & (excess > TOLERANCE)
-        most_violated = _cheapest(-excess / np.maximum(used, LEAST_AMOUNT), new, NEW_CUTS)
-        marked = np.zeros(
-            (int(self._capacity_group.max()) + 1, most_violated.shape[1]), dtype=np.bool_
-        )
-        node_types, violated = np.nonzero(most_violated)
+        worst = _cheapest(-excess / np.maximum(used, LEAST_AMOUNT), new, NEW_CUTS)
+        marked = np.zeros((int(self._capacity_group.max()) + 1, worst.shape[1]), dtype=np.bool_)
+        node_types, violated = np.nonzero(worst)
         marked[self._capacity_group[node_types], violated] = True
         return marked[self._capacity_group] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
 

@@ -140,10 +140,7 @@ class PatternProgram:
         none = np.zeros((len(node_types), len(left)), dtype=np.int64)
         by_worth = replace(dual_prices, values=worth)
         pods = np.concatenate(
-            [
-                fill(problem, node_types, none, left, by_worth, value_weight)
-                for value_weight in VALUE_WEIGHTS
-            ]
+            [fill(problem, node_types, none, left, by_worth, weight) for weight in VALUE_WEIGHTS]
         )
         node_types = np.tile(node_types, len(VALUE_WEIGHTS))
         if self._add_improving(node_types, pods, worth, price):

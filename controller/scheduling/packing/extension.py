@@ -63,7 +63,5 @@ def extend(
     quality = factor * np.stack(least)[sign]
     best = quality.argmax(axis=1)
     best[priced] = np.arange(len(priced))
-    all_node_types = np.arange(len(best))
-    return Extension(
-        priced_as=best, factor=factor[all_node_types, best], kept=quality[all_node_types, best]
-    )
+    rows = np.arange(len(best))
+    return Extension(priced_as=best, factor=factor[rows, best], kept=quality[rows, best])

@@ -161,14 +161,12 @@ class FirstFit:
 
     def _close_empty(self) -> None:
         """Remove the nodes without pods, and return what they used of the limits."""
-        occupied = self.pods.any(axis=1)
-        self.headroom = self.headroom + self.problem.consumption[self.node_type[~occupied]].sum(
-            axis=0
-        )
+        used = self.pods.any(axis=1)
+        self.headroom = self.headroom + self.problem.consumption[self.node_type[~used]].sum(axis=0)
         self.node_type, self.pods, self.remaining = (
-            self.node_type[occupied],
-            self.pods[occupied],
-            self.remaining[occupied],
+            self.node_type[used],
+            self.pods[used],
+            self.remaining[used],
         )
 
 

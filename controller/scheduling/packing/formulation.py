@@ -128,9 +128,7 @@ class ProblemBuilder:
             owned, counted = ([group.index for group in part if group.per_node] for part in groups)
             indices = self._per_node[groups] = tuple(owned), tuple(counted)
         device_requests = pending.pod_class.device_requests
-        number = (
-            number if indices[1] else 0
-        )  # The number matters only to rules that count the pods.
+        number = number if indices[1] else 0  # Only rules that count the pods depend on it.
         return indices, number, pending.ports, device_requests and device_requests.signature
 
     def problem(
@@ -170,10 +168,10 @@ class ProblemBuilder:
         allowed = labelled & _holds(sizes, capacity)
         consumption = self._limits.consumption
         allowed &= (consumption <= left).all(axis=1)
-        packable, undominated_node_types = remove_dominated(
+        packable, undominated = remove_dominated(
             allowed, labelled, variants.price, capacity, consumption
         )
-        node_types = np.union1d(undominated_node_types if proving else packable, keep)
+        node_types = np.union1d(undominated if proving else packable, keep)
         demand = np.array([packing_class.units for packing_class in classes], dtype=np.int64)
         allowed = allowed[:, node_types]
         prices = self._prices[node_types]
@@ -189,7 +187,7 @@ class ProblemBuilder:
             consumption=consumption[node_types] / self._limits.units,
             headroom=left / self._limits.units,
             proves=proving
-            or (len(packable) == len(undominated_node_types) and not _counts_larger_units(classes)),
+            or (len(packable) == len(undominated) and not _counts_larger_units(classes)),
         )
         return problem, node_types
 
@@ -239,11 +237,9 @@ def _holds(sizes: Matrix, capacity: Matrix) -> Mask:
 
 def _penalty(demand: Indices, allowed: Mask, prices: Vector, *, limited: bool) -> Vector:
     """Return the penalty for leaving a unit of each class without a node, in $/h."""
-    cheapest = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
+    least = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
     class_penalty = MAX_CLASS_PENALTY * demand / demand.max(initial=1) if limited else 0.0
-    penalty: Vector = (PENALTY_FACTOR + class_penalty) * np.where(
-        np.isfinite(cheapest), cheapest, 1.0
-    )
+    penalty: Vector = (PENALTY_FACTOR + class_penalty) * np.where(np.isfinite(least), least, 1.0)
     return penalty
 
 

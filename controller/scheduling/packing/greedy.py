@@ -122,9 +122,7 @@ class _Filling:
         # The score is the cosine of a pod's requests and the node's remaining capacity, both times
         # the resource prices. `inverse_norm` is 1 / the length of the weighted requests.
         inverse_norm = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
-        capacity_norm = (
-            np.linalg.norm(problem.capacity[node_types] * weights, axis=1)[:, None] + ROUNDING
-        )
+        length = np.linalg.norm(problem.capacity[node_types] * weights, axis=1)[:, None] + ROUNDING
         worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
         held = start[:, columns]
         supply = np.where(problem.allowed[columns][:, node_types].T, left[columns] - held, 0)
@@ -139,7 +137,7 @@ class _Filling:
             inverse_norm=inverse_norm,
             # Scarce classes, of which a node takes few, come first: every node that is opened
             # should hold one of them, or they alone will need more nodes.
-            static_score=SIZE_WEIGHT / (inverse_norm * capacity_norm)
+            static_score=SIZE_WEIGHT / (inverse_norm * length)
             + value_weight * np.minimum(worth, MAX_VALUE_RATIO)
             + dual_prices.scarce[None, columns],
             remaining=problem.capacity[node_types] - held @ sizes + SLACK,

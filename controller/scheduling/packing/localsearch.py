@@ -134,7 +134,7 @@ class LocalSearch:
         share = problem.sizes / np.maximum(problem.capacity.max(axis=0, initial=0), 1.0)
         # Of equally large classes the one that fewer node types allow comes first.
         self._largest_first = np.lexsort((problem.allowed.sum(axis=1), -share.max(axis=1)))
-        self._allowed_in_any_domain = np.stack(
+        self._allowed = np.stack(
             [problem.allowed[turns].any(axis=0) for turns in move_rules.alternatives]
         )
         self._heaviest = int(move_rules.weight.max(initial=0))
@@ -331,10 +331,7 @@ class LocalSearch:
         alike = (nodes.node_type >= 0) & (
             move_rules.weight[nodes.node_type] == move_rules.weight[node_type]
         )
-        forbidden = (
-            nodes.pods[:, : len(self._allowed_in_any_domain)]
-            @ ~self._allowed_in_any_domain[:, node_type]
-        )
+        forbidden = nodes.pods[:, : len(self._allowed)] @ ~self._allowed[:, node_type]
         free = np.flatnonzero(alike & ~self._fixed & (forbidden < nodes.pods.sum(axis=1)))
         used, nodes_taken = np.zeros_like(capacity), []
         for node in free[np.argsort(-nodes.price[free], kind="stable")].tolist():
@@ -418,10 +415,8 @@ class LocalSearch:
         out_of_order_count = self._out_of_order()
         if out_of_order_count > self._out_of_order_count:
             return False
-        self._out_of_order_count, self._evaluations_left = (
-            out_of_order_count,
-            MAX_FAILED_EVALUATIONS,
-        )
+        self._out_of_order_count = out_of_order_count
+        self._evaluations_left = MAX_FAILED_EVALUATIONS
         return True
 
     def _shrink(self, node: int) -> None:

@@ -212,8 +212,7 @@ def _first_fit(problem: PackingProblem) -> Packing:
         equal[node_type, pods.tobytes()].append(pods)
     packing = Packing(
         opened=[
-            OpenedNodes(node_type, equal_nodes[0], len(equal_nodes))
-            for (node_type, _), equal_nodes in equal.items()
+            OpenedNodes(node_type, nodes[0], len(nodes)) for (node_type, _), nodes in equal.items()
         ],
         left=first_fit.left,
         headroom=first_fit.headroom,

@@ -226,12 +226,9 @@ class PriceModel:
         spent = dual_prices.bought @ (
             dual_prices.resource_prices[:, :2] * self._problem.capacity[:, :2]
         )
-        is_lopsided = spent.min() < LOPSIDED * spent.sum()
-        return (
-            (HIGH_WEIGHT, NORMAL_WEIGHT, NO_WEIGHT)
-            if is_lopsided
-            else (NO_WEIGHT, HIGH_WEIGHT, NORMAL_WEIGHT)
-        )
+        if spent.min() < LOPSIDED * spent.sum():
+            return HIGH_WEIGHT, NORMAL_WEIGHT, NO_WEIGHT
+        return NO_WEIGHT, HIGH_WEIGHT, NORMAL_WEIGHT
 
     def _weights(self, resource_prices: Matrix, balance: float) -> Matrix:
         """Return the weights of resources for comparing shapes; node types × resources."""
@@ -366,9 +363,7 @@ def families(problem: PackingProblem) -> Indices:
 def strata(problem: PackingProblem) -> Indices:
     """Return the stratum of each class: equal size, node types and types of rules."""
     rules = problem.rules
-    bound = [
-        rules.owned[rules_of_type].any(axis=0) for rules_of_type in (rules.repels, ~rules.repels)
-    ]
+    bound = [rules.owned[selected].any(axis=0) for selected in (rules.repels, ~rules.repels)]
     keys = np.concatenate(
         [problem.sizes, np.packbits(problem.labelled, axis=1), np.stack(bound, axis=1)], axis=1
     )

@@ -166,10 +166,8 @@ class Purchaser:
         no_purchase = Purchase(planned=[], left=left, bound=0.0, remaining=[])
         purchase = self.buy(ready, left) if ready else no_purchase
         remaining = [*_with_pods_left(without_node), *purchase.remaining]
-        keys_without_node = {key for pod_group in remaining for key in pod_group.keys}
-        placed = [
-            sum(key not in keys_without_node for key in keys) // unit for unit, keys in pods_before
-        ]
+        left_out = {key for pod_group in remaining for key in pod_group.keys}
+        placed = [sum(key not in left_out for key in keys) // unit for unit, keys in pods_before]
         demand = [
             sum(placed[index] for index in packing_class.members) for packing_class in classes
         ]

@@ -92,10 +92,8 @@ def _fitting(
     inside = np.flatnonzero(mask[variants.variant_of])
     left = capacity[inside] - host.size
     left = left[(left >= 0).all(axis=1)]
-    requested = pending.size > 0
+    needed = pending.size > 0
     if not len(left):
         return 0
-    pods_per_node: Vector = np.floor(left[:, requested] / pending.size[requested]).min(
-        axis=1, initial=np.inf
-    )
-    return int(pods_per_node.max(initial=0))
+    counts: Vector = np.floor(left[:, needed] / pending.size[needed]).min(axis=1, initial=np.inf)
+    return int(counts.max(initial=0))

@@ -114,9 +114,9 @@ class Domains:
                 existing nodes.
 
         """
-        domains_by_node = self._domains_of_nodes(keys)
+        by_node = self._domains_of_nodes(keys)
         combinations = set(self._launch_options.combinations(pending.eligible, keys))
-        for domains, spare in zip(domains_by_node, fitting.tolist(), strict=True):
+        for domains, spare in zip(by_node, fitting.tolist(), strict=True):
             complete = tuple(domain for domain in domains if domain is not None)
             if spare and len(complete) == len(keys):
                 combinations.add(complete)
@@ -124,11 +124,9 @@ class Domains:
         for combination in sorted(combinations):
             pins = tuple(zip(keys, combination, strict=True))
             mask = self._launch_options.pinned(pending.eligible, pins)
-            inside = np.array(
-                [domains == combination for domains in domains_by_node], dtype=np.bool_
-            )
+            inside = np.array([domains == combination for domains in by_node], dtype=np.bool_)
             price = self._launch_options.unit_price(mask, pending.size)
-            spare = int(np.minimum(fitting[inside], pending.number).sum()) if domains_by_node else 0
+            spare = int(np.minimum(fitting[inside], pending.number).sum()) if by_node else 0
             options.append(DomainOption(pins, spare, np.isfinite(price), price))
             masks.append(mask)
             members.append(inside)

@@ -145,14 +145,12 @@ class EligibilityReader:
 
     def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
         """Mark the variants whose NodePool has only taints that are tolerated."""
-        key_of_tolerations = tuple(tolerations)
-        cached = self._tolerating.get(key_of_tolerations)
+        key = tuple(tolerations)
+        cached = self._tolerating.get(key)
         if cached is None:
-            pools = [
-                untolerated(pool.taints, key_of_tolerations) is None for pool in self._catalog.pools
-            ]
+            pools = [untolerated(pool.taints, key) is None for pool in self._catalog.pools]
             cached = np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
-            self._tolerating[key_of_tolerations] = cached
+            self._tolerating[key] = cached
         return cached
 
     def _union(self, variants_by_alternative: Sequence[Mask]) -> Mask:

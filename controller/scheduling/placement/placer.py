@@ -182,15 +182,11 @@ class Placer:
     def _most_together(self, pending: PendingGroup) -> int:
         """Return the number of these pods that fit on one new node, by size and by their rules."""
         node_types = self._launch_options.fitting_node_types(pending.eligible, pending.size)
-        requested = pending.size > 0
+        needed = pending.size > 0
         if not len(node_types):
             return 0
-        most = int(
-            np.floor(self._capacity[node_types][:, requested] / pending.size[requested])
-            .min(axis=1)
-            .max()
-        )
-        return min(most, on_one_node(pending))
+        fitting = np.floor(self._capacity[node_types][:, needed] / pending.size[needed])
+        return min(int(fitting.min(axis=1).max()), on_one_node(pending))
 
     def _place_in_domains(
         self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]

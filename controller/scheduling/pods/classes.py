@@ -71,14 +71,11 @@ def pod_classes(
     """
     guards = EvictionGuards(budgets)
     signatures = signatures or PodSignatures()
-    pods_by_signature: dict[tuple[PodSignature, str], list[Pod]] = {}
+    groups: dict[tuple[PodSignature, str], list[Pod]] = {}
     for pod in pods:
         node = "" if lifted else pod.spec.node_name
-        pods_by_signature.setdefault((signatures.of(pod), node), []).append(pod)
-    classes = [
-        _pod_class(signature, members, guards)
-        for (signature, _), members in pods_by_signature.items()
-    ]
+        groups.setdefault((signatures.of(pod), node), []).append(pod)
+    classes = [_pod_class(signature, equal, guards) for (signature, _), equal in groups.items()]
     classes.sort(key=_order)
     for index, pod_class in enumerate(classes):
         pod_class.index = index

@@ -52,13 +52,9 @@ def reach_of(selector: NodeSelector) -> Reach:
     terms = selector.node_selector_terms
     if not terms:
         return EVERYWHERE
-    requests_of_constraint = [
-        v for term in terms[0].match_fields if term.key == _NODE_NAME for v in term.values
-    ]
+    names = [v for term in terms[0].match_fields if term.key == _NODE_NAME for v in term.values]
     met = requirements.read(terms[0].match_expressions)
-    return Reach(
-        requests_of_constraint[0] if requests_of_constraint else "", tuple(sorted(met.items()))
-    )
+    return Reach(names[0] if names else "", tuple(sorted(met.items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +172,8 @@ def read_claim(
         attribute = rule.match_attribute or rule.distinct_attribute
         if attribute is None:
             raise AllocationError("a constraint has an unsupported type")
-        requests_of_constraint = frozenset(rule.requests)
-        constraints.append(
-            AttributeConstraint(attribute, requests_of_constraint, rule.match_attribute is None)
-        )
+        names = frozenset(rule.requests)
+        constraints.append(AttributeConstraint(attribute, names, rule.match_attribute is None))
     return ClaimRequests(tuple(requests), tuple(constraints))
 
 

@@ -61,24 +61,22 @@ class PodConstraints:
         """The strict alternatives, each combined with the heaviest node preference."""
         if not self.preferred_nodes:
             return self.strict
-        preferences = self.preferred
+        preference = self.preferred
         return tuple(
-            requirements.conjunction(alternative, preferences) for alternative in self.strict
+            requirements.conjunction(alternative, preference) for alternative in self.strict
         )
 
     @property
     def binding_affinities(self) -> tuple[PodAffinityTerm, ...]:
         """The required affinity terms, and the preferred ones that have not been relaxed."""
-        preferences = tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
-        return self.affinities + preferences
+        preferred = tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
+        return self.affinities + preferred
 
     @property
     def binding_anti_affinities(self) -> tuple[PodAffinityTerm, ...]:
         """The required anti-affinity terms, and the preferred ones that have not been relaxed."""
-        preferences = tuple(
-            weighted.pod_affinity_term for weighted in self.preferred_anti_affinities
-        )
-        return self.anti_affinities + preferences
+        preferred = tuple(weighted.pod_affinity_term for weighted in self.preferred_anti_affinities)
+        return self.anti_affinities + preferred
 
     @property
     def binding_spreads(self) -> tuple[TopologySpreadConstraint, ...]:

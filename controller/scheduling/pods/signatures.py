@@ -85,18 +85,16 @@ class PodSignatures:
             id(pod): cached for pod in pods if (cached := self._by_pod.get(id(pod))) is not None
         }
         if len(kept) < len(self._by_pod):
-            kept_signatures = {signature for _, signature in kept.values()}
+            used = {signature for _, signature in kept.values()}
             self._by_pod, self._parts, self._parsed_requests = kept, {}, {}
             self._signatures = {
-                key: signature
-                for key, signature in self._signatures.items()
-                if signature in kept_signatures
+                key: signature for key, signature in self._signatures.items() if signature in used
             }
 
     def _read(self, pod: Pod) -> PodSignature:
         spec, resized, is_protected = (
             pod.spec,
-            _requests_in_resize(pod),
+            _in_resize(pod),
             will_forbid_disruption(pod),
         )
         constraints_key = self._encode(
@@ -139,7 +137,7 @@ class PodSignatures:
         return self._parts.setdefault(part, part)
 
 
-def _requests_in_resize(pod: Pod) -> Mapping[str, Resources] | None:
+def _in_resize(pod: Pod) -> Mapping[str, Resources] | None:
     runs = pod.status.container_statuses or pod.status.init_container_statuses
     return resources.in_resize(pod) if runs else None
 

@@ -215,12 +215,10 @@ class TopologyGroups:
 
     def selecting(self, namespace: str, values: Mapping[str, str]) -> tuple[int, ...]:
         """Return the indices of the groups that count a pod with these labels, sorted."""
-        candidates = [*self._by_label[None]]
+        groups = [*self._by_label[None]]
         for label in values.items():
-            candidates.extend(self._by_label.get(label, ()))
-        return tuple(
-            sorted(group.index for group in candidates if group.selects(namespace, values))
-        )
+            groups.extend(self._by_label.get(label, ()))
+        return tuple(sorted(group.index for group in groups if group.selects(namespace, values)))
 
     def _namespaces_of(self, term: PodAffinityTerm, own: str) -> frozenset[str]:
         """Return the namespaces in which a term counts pods: by default the pod's own namespace."""

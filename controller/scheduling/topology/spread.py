@@ -121,19 +121,17 @@ def misplaced(pins: Pins, rules: Rules, most: int) -> int:
 
     The result is the smallest such number, at most `most`.
     """
-    return next(
-        (left_count for left_count in range(most) if not _is_broken(pins, rules, left_count)), most
-    )
+    return next((moved for moved in range(most) if not _is_broken(pins, rules, moved)), most)
 
 
-def _is_broken(pins: Pins, rules: Rules, left_count: int) -> bool:
-    """Whether pods in these domains break a rule that they state, after `left_count` pods left."""
-    domains, leaving_pods = dict(pins), LeavingPods(pins, left_count)
+def _is_broken(pins: Pins, rules: Rules, moved: int) -> bool:
+    """Whether pods in these domains break a rule that they state, after `moved` pods left."""
+    domains, leaving_pods = dict(pins), LeavingPods(pins, moved)
     return any(
         topology.excess(
             tally.group,
             _count(tally, domains[tally.group.key], own, leaving_pods),
-            owners=tally.owners[domains[tally.group.key]] - left_count,
+            owners=tally.owners[domains[tally.group.key]] - moved,
             own=own,
             least=_least(tally, own, universe, leaving_pods),
         )
