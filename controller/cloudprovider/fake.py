@@ -64,7 +64,8 @@ def make_instance_type(
 ) -> InstanceType:
     """Return an instance type; by default 0.024 $/h per CPU and 0.006 per GiB, spot 40 % of it."""
     family, _, size = name.partition(".")
-    hourly = price if price is not None else 0.024 * parse(cpu) / 1e3 + _gib(memory) * 0.006
+    if price is None:
+        price = 0.024 * parse(cpu) / 1e3 + parse(memory) / 1e3 / 2**30 * 0.006
     carried = {
         labels.INSTANCE_TYPE: name,
         labels.ARCH: arch,
@@ -86,7 +87,7 @@ def make_instance_type(
         offerings=tuple(
             Offering(
                 {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type},
-                instance_price=hourly * (0.4 if capacity_type == labels.SPOT else 1.0),
+                instance_price=price * (0.4 if capacity_type == labels.SPOT else 1.0),
             )
             for capacity_type in capacity_types
             for zone in zones
@@ -102,10 +103,6 @@ def make_instance_type(
         ),
         overhead=parsed({"cpu": "80m", "memory": "600Mi"}),
     )
-
-
-def _gib(memory: str) -> float:
-    return parse(memory) / 1000 / 2**30
 
 
 DEFAULT_TYPES = (
@@ -255,7 +252,7 @@ class FakeCloud:
         chosen = choices(
             types if types is not None else (self._as_known(t) for t in self.types),
             claim.spec.requirements,
-            _requests(claim),
+            parsed(claim.spec.resources.requests),
         )
         if not chosen:
             raise InsufficientCapacityError(
@@ -461,10 +458,6 @@ class FakeCloud:
             capacity=_quantities(instance_type.capacity),
             allocatable=_quantities(instance_type.allocatable),
         )
-
-
-def _requests(claim: NodeClaim) -> Resources:
-    return parsed(claim.spec.resources.requests)
 
 
 def _quantities(resources: Resources) -> dict[str, str]:

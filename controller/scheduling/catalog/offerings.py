@@ -252,10 +252,7 @@ def _type_values(instance_type: InstanceType) -> dict[str, ValueSet]:
     return values
 
 
-@cache
-def _cached_set(operator: str, values: tuple[str, ...]) -> ValueSet:
-    """Return the value set of an operator and values."""
-    return requirements.value_set(operator, values)
+_cached_set = cache(requirements.value_set)
 
 
 def _encode(
