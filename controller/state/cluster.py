@@ -15,8 +15,9 @@ it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -94,6 +95,11 @@ ChangeListener = Callable[[Kind[Any], Any, Any], None]
 Seen_co = TypeVar("Seen_co", bound=KubernetesObject, covariant=True)
 
 
+_Entry = tuple[str, str, int, StateNode]
+"""The name of a node, the provider ID, its number among that ID's nodes, and the node itself. The
+first three are unique, so that sorting compares no nodes."""
+
+
 class WatchStep(Protocol[Seen_co]):
     """One step of a watch: RESET, ADDED, MODIFIED, DELETED or SYNCED, with its object."""
 
@@ -157,7 +163,7 @@ class Cluster:
         self._replicas_of: Counter[str] = Counter()
         self._running_on: dict[str, tuple[Pod, ...]] = {}
         self._nodes_by_instance: dict[str, tuple[StateNode, ...]] = {}
-        self._sorted_nodes: list[tuple[StateNode, tuple[str, ...]]] = []
+        self._sorted_nodes: list[_Entry] = []
         self._changed_instances: set[str] = set()
         self._usage = PoolUsage()
         self._marked: set[str] = set()
@@ -465,14 +471,12 @@ class Cluster:
         """Return every node by name: NodeClaims in flight, registered and unmanaged nodes."""
         self._prune_nominations(now)
         self._join_changes()
-        if not self._sorted_nodes:
-            nodes = sorted(chain.from_iterable(self._nodes_by_instance.values()), key=_name_of)
-            self._sorted_nodes = [(node, _names_of(node)) for node in nodes]
-        flagged = self._marked | self._nominated.keys() | self._buffered
-        return tuple(
-            node if flagged.isdisjoint(names) else self._flagged(node, names)
-            for node, names in self._sorted_nodes
-        )
+        nodes = [node for *_, node in self._sorted_nodes]
+        for name in self._marked | self._nominated.keys() | self._buffered:
+            for entry in self._entries_named(name):
+                place = bisect_left(self._sorted_nodes, entry)
+                nodes[place] = self._flagged(entry[-1], _names_of(entry[-1]))
+        return tuple(nodes)
 
     def nodes_of_pool(self, node_pool: str, now: datetime) -> tuple[StateNode, ...]:
         """Return the nodes of `state_nodes` that have a NodeClaim of a pool.
@@ -481,10 +485,8 @@ class Cluster:
         """
         self._prune_nominations(now)
         self._join_changes()
-        groups = {
-            claim.status.provider_id or f"claim/{key_of(claim)}"
-            for claim in self._claims_by_pool.of(node_pool)
-        }
+        claims = self._claims_by_pool.of(node_pool)
+        groups = {_group_of(kinds.NODE_CLAIM, claim) for claim in claims}
         nodes = [each for group in groups for each in self._nodes_by_instance[group]]
         return tuple(
             self._flagged(node, _names_of(node))
@@ -538,7 +540,7 @@ class Cluster:
         picture._changed_instances = set()
         picture._running_on = {}
         picture._nodes_by_instance = self._nodes_by_instance.copy()
-        picture._sorted_nodes = []
+        picture._sorted_nodes = self._sorted_nodes.copy()
         picture._usage = PoolUsage()
         picture._usage.node_count = self._usage.node_count
         return picture
@@ -635,23 +637,42 @@ class Cluster:
 
     def _note_instance(self, kind: Kind[Any], value: Any) -> None:
         """Record that a node changed: it is joined again at the next read."""
-        if kind == kinds.NODE:
-            self._changed_instances.add(value.spec.provider_id or f"node/{key_of(value)}")
-        elif kind == kinds.NODE_CLAIM:
-            self._changed_instances.add(value.status.provider_id or f"claim/{key_of(value)}")
+        if kind in (kinds.NODE, kinds.NODE_CLAIM):
+            self._changed_instances.add(_group_of(kind, value))
 
     def _join_changes(self) -> None:
         """Join and count the nodes that changed since the last call."""
         if not self._changed_instances:
             return
+        are_few = len(self._changed_instances) < JOINED_AT_ONCE
         for group in self._changed_instances:
+            for entry in self._entries(group) if are_few else ():
+                del self._sorted_nodes[bisect_left(self._sorted_nodes, entry)]
             joined = self._joined(group)
             self._nodes_by_instance[group] = joined
             if not joined:
                 del self._nodes_by_instance[group]
             self._usage.replace(group, joined)
+            for entry in self._entries(group) if are_few else ():
+                insort(self._sorted_nodes, entry)
+        if not are_few:
+            self._sorted_nodes = sorted(
+                chain.from_iterable(map(self._entries, self._nodes_by_instance))
+            )
         self._changed_instances.clear()
-        self._sorted_nodes.clear()
+
+    def _entries(self, group: str) -> Iterator[_Entry]:
+        """Yield the entries of `_sorted_nodes` for the nodes of one provider ID."""
+        for number, node in enumerate(self._nodes_by_instance.get(group, ())):
+            yield node.name, group, number, node
+
+    def _entries_named(self, name: str) -> Iterator[_Entry]:
+        """Yield the entries of `_sorted_nodes` for a node, given by node or NodeClaim name."""
+        for kind in (kinds.NODE, kinds.NODE_CLAIM):
+            known = self._objects[kind].get(name)
+            for entry in self._entries(_group_of(kind, known)) if known is not None else ():
+                if name in _names_of(entry[-1]):
+                    yield entry
 
     def _joined(self, group: str) -> tuple[StateNode, ...]:
         """Return the nodes of one provider ID: the first Node is joined with its NodeClaim.
@@ -677,6 +698,13 @@ def key_of(value: KubernetesObject) -> str:
     """Return `namespace/name`, or the name of a cluster-wide object."""
     metadata = value.metadata
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def _group_of(kind: Kind[Any], value: Any) -> str:
+    """Return the provider ID of a Node or NodeClaim, or `node/<name>` or `claim/<name>`."""
+    if kind == kinds.NODE:
+        return value.spec.provider_id or f"node/{key_of(value)}"
+    return value.status.provider_id or f"claim/{key_of(value)}"
 
 
 def _launch_of(claim: NodeClaim) -> str:
