@@ -208,11 +208,12 @@ def _remaining_capacity(
     """Return the capacity that these percentages leave in their NodePools."""
     capacities: dict[str, dict[str, int]] = {pool: {} for pool in shares}
     for state, consumes in _budgeted_nodes(nodes):
-        if state.node is None or state.node_pool not in shares:
+        pool = state.node_pool
+        if state.node is None or pool not in shares:
             continue
-        left = capacities[state.node_pool]
+        left = capacities[pool]
         for name, amount in capacity(state.node).items():
-            part = (shares[state.node_pool] - 100 * consumes) * amount
+            part = (shares[pool] - 100 * consumes) * amount
             left[name] = left.get(name, 0) + part
     return capacities
 

@@ -355,11 +355,18 @@ class Cluster:
         Pods with `karpenter.sh/do-not-disrupt`, and pods whose PodDisruptionBudget allows no
         eviction now, are not included: they keep their node, so a new node would stay empty.
         """
+        self._join_changes()
+        leaving = [
+            node.node
+            for *_, node in self._sorted_nodes
+            if node.node is not None
+            and (node.deleting or not self._marked.isdisjoint(_names_of(node)))
+        ]
         moving = [
             pod
-            for state_node in self.state_nodes(now)
-            if state_node.deleting and state_node.node is not None and self.manages(state_node.node)
-            for pod in self.pods_on(state_node.node.metadata.name)
+            for node in leaving
+            if self.manages(node)
+            for pod in self.pods_on(node.metadata.name)
             if is_reschedulable(pod) and not forbids_disruption(pod, now)
         ]
         guards = EvictionGuards(self._objects[kinds.POD_DISRUPTION_BUDGET].values())
@@ -477,6 +484,15 @@ class Cluster:
                 place = bisect_left(self._sorted_nodes, entry)
                 nodes[place] = self._flagged(entry[-1], _names_of(entry[-1]))
         return tuple(nodes)
+
+    def state_node(self, name: str) -> StateNode | None:
+        """Return a node, given by node or NodeClaim name, or None.
+
+        It may still be marked as nominated though the nomination has expired.
+        """
+        self._join_changes()
+        entry = next(self._entries_named(name), None)
+        return None if entry is None else self._flagged(entry[-1], _names_of(entry[-1]))
 
     def nodes_of_pool(self, node_pool: str, now: datetime) -> tuple[StateNode, ...]:
         """Return the nodes of `state_nodes` that have a NodeClaim of a pool.
@@ -644,21 +660,16 @@ class Cluster:
         """Join and count the nodes that changed since the last call."""
         if not self._changed_instances:
             return
-        are_few = len(self._changed_instances) < JOINED_AT_ONCE
         for group in self._changed_instances:
-            for entry in self._entries(group) if are_few else ():
+            for entry in self._entries(group):
                 del self._sorted_nodes[bisect_left(self._sorted_nodes, entry)]
             joined = self._joined(group)
             self._nodes_by_instance[group] = joined
             if not joined:
                 del self._nodes_by_instance[group]
             self._usage.replace(group, joined)
-            for entry in self._entries(group) if are_few else ():
+            for entry in self._entries(group):
                 insort(self._sorted_nodes, entry)
-        if not are_few:
-            self._sorted_nodes = sorted(
-                chain.from_iterable(map(self._entries, self._nodes_by_instance))
-            )
         self._changed_instances.clear()
 
     def _entries(self, group: str) -> Iterator[_Entry]:

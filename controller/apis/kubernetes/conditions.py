@@ -39,8 +39,10 @@ def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
 
 def is_true(conditions: Iterable[Condition], kind: str) -> bool:
     """Whether the condition of this type is set and True."""
-    condition = find(conditions, kind)
-    return condition is not None and condition.is_true
+    for condition in conditions:  # without `find`, because each decision checks all nodes
+        if condition.type == kind:
+            return condition.status == "True"
+    return False
 
 
 def with_condition(

@@ -7,6 +7,7 @@ consolidations. Neither waits for the other.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -304,8 +305,9 @@ class Disruptor(PortUser):
         now = problem.now
         self._reported = {key: at for key, at in self._reported.items() if now < at + REPORT_AGAIN}
         for name, why in decision.blocked.items():
-            if name not in problem.kept and (name, _without_numbers(why)) not in self._reported:
-                self._reported[name, _without_numbers(why)] = now
+            key = name, _without_numbers(why)
+            if name not in problem.kept and key not in self._reported:
+                self._reported[key] = now
                 await self._report(name, "Unconsolidatable", why)
 
     async def _report_nodes(
@@ -350,4 +352,7 @@ def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
 
 def _without_numbers(why: str) -> str:
     """Return a reason without the words that contain digits."""
-    return " ".join(word for word in why.split() if not any(map(str.isdigit, word)))
+    return _WITH_DIGITS.sub("", why)
+
+
+_WITH_DIGITS = re.compile(r"\S*\d\S*")

@@ -10,7 +10,7 @@ The plan is written to each pod's `status.nominatedNodeName` as soon as its node
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -105,7 +105,7 @@ class PlacementPlan:
     def split(
         self,
         waiting: Iterable[Pod],
-        nodes: Iterable[StateNode],
+        node_of: Callable[[str], StateNode | None],
         now: datetime,
         *,
         undecided: Iterable[Pod] = (),
@@ -115,14 +115,14 @@ class PlacementPlan:
 
         Pods with a planned node are returned as if bound, so that the engine counts them there.
         Plans of pods that are no longer pending are dropped, except those of `undecided` pods,
-        which no scheduler has tried yet. `clearing` names the nodes on which pods are terminating:
+        which no scheduler has tried yet. `node_of` returns a node by its name or that of its
+        NodeClaim. `clearing` names the nodes on which pods are terminating:
         plans for them do not expire.
         """
-        by_name = {name: node for node in nodes for name in _names(node)}
         open_, placed, kept = [], [], {}
         for pod in (*waiting, *filter(self._planned_of, undecided)):
             planned = self._planned_of(pod)
-            node = by_name.get(planned.node) if planned else None
+            node = node_of(planned.node) if planned else None
             if planned is None or node is None or node.deleting:
                 open_.append(pod)
                 continue
@@ -149,13 +149,6 @@ def _nominated(pod: Pod) -> _Planned | None:
     """Return the plan written to the pod's status by an earlier leader or by kube-scheduler."""
     name = pod.status.nominated_node_name
     return _Planned(pod.key, name) if name else None
-
-
-def _names(node: StateNode) -> set[str]:
-    names = {node.name}
-    if node.claim is not None:
-        names.add(node.claim.metadata.name)
-    return names
 
 
 def _overdue(planned: _Planned, pod: Pod, node: StateNode, now: datetime) -> bool:

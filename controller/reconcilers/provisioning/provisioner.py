@@ -176,7 +176,7 @@ class Provisioner(PortUser, ExpectedPods):
         undecided = self.cluster.undecided_pods()
         pods, placed = self.plan.split(
             waiting,
-            self.cluster.state_nodes(self.clock()),
+            self.cluster.state_node,
             self.clock(),
             undecided=undecided,
             clearing=self._clearing(waiting),
