@@ -74,6 +74,7 @@ def _instance(world: World, instance: Instance, *, reaches_out: bool) -> dict[st
     return {
         "instanceId": instance.identity,
         "state": instance.state,
+        "reboots": instance.reboots,
         "instanceType": instance.instance_type,
         "architecture": instance.architecture,
         "zone": instance.zone,

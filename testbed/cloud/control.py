@@ -21,6 +21,7 @@ class InstanceView:
 
     instance_id: str
     state: str
+    reboots: int
     instance_type: str
     architecture: str
     zone: str
@@ -46,6 +47,7 @@ class InstanceView:
         return cls(
             instance_id=content["instanceId"],
             state=content["state"],
+            reboots=content["reboots"],
             instance_type=content["instanceType"],
             architecture=content["architecture"],
             zone=content["zone"],

@@ -45,6 +45,7 @@ class Instance:
 
     id: str
     state: str  # pending, running, shutting-down, terminated, stopping, stopped
+    reboots: int = 0
     type: str
     zone: str
     zone_id: str = ""
@@ -70,6 +71,7 @@ class Instance:
         return cls(
             id=row["instanceId"],
             state=row["state"],
+            reboots=row.get("reboots", 0),
             type=row["instanceType"],
             zone=row["zone"],
             zone_id=row.get("zoneId") or "",
@@ -92,6 +94,17 @@ class Instance:
     def provider_id(self) -> str:
         """The provider ID of the instance's Node."""
         return f"aws:///{self.zone}/{self.id}"
+
+    @property
+    def machine_id(self) -> str:
+        """The machine ID of the instance's Node."""
+        # kwok writes IDs back without quotes, so one of only digits would become a number.
+        return f"ec2{self.id.removeprefix('i-')}"
+
+    @property
+    def boot_id(self) -> str:
+        """The boot ID of the instance's Node, which changes with each reboot."""
+        return f"{self.machine_id}-{self.reboots}" if self.reboots else self.machine_id
 
     @property
     def region(self) -> str:
@@ -184,19 +197,17 @@ def _taint(taint: Taint) -> Object:
 
 
 def _node_info(instance: Instance, orders: Bootstrap, architecture: str) -> Object:
-    # kwok writes these values back without quotes, so one of only digits would become a number.
-    unique = f"ec2{instance.id.removeprefix('i-')}"
     return {
         "architecture": architecture,
-        "bootID": unique,
+        "bootID": instance.boot_id,
         "containerRuntimeVersion": "containerd://2.1.5",
         "kernelVersion": "6.12.0",
         "kubeProxyVersion": "",
         "kubeletVersion": f"{binaries.kubernetes_version()}-eks-testbed",
-        "machineID": unique,
+        "machineID": instance.machine_id,
         "operatingSystem": "linux",
         "osImage": f"{orders.dialect} (testbed)",
-        "systemUUID": unique,
+        "systemUUID": instance.machine_id,
     }
 
 

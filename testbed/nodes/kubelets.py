@@ -2,8 +2,9 @@
 
 Every running instance becomes a Node as its user data says. If it cannot join, the reason is
 recorded. kwok then renews the Node's Lease, makes it Ready and runs its pods. When the instance
-stops or terminates, the Node becomes NotReady. When the instance is terminated, the Node is
-deleted. After other controllers have removed their finalizers, its pods are deleted as well.
+reboots, the Node gets another boot ID. When it stops or terminates, the Node becomes NotReady. When
+the instance is terminated, the Node is deleted. After other controllers have removed their
+finalizers, its pods are deleted as well.
 
 Two properties of kwok shape this module. kwok adopts only a Node that has kwok's annotation at
 its creation, so readiness cannot be handed over later. The `uninitialized` taint, which the
@@ -355,8 +356,10 @@ class _Kubelet:
             log.warning("instance %s does not join: %s", self.instance.id, refusal)
 
     async def _serve(self, node: Object) -> float | None:
-        """Do the cloud provider's part once the Node had time to become ready."""
+        """Report reboots, and initialize the Node once it had time to become ready."""
         self._is_silent = False
+        if node["status"]["nodeInfo"]["bootID"] != self.instance.boot_id:
+            await self._report_boot()
         if UNINITIALIZED not in _taint_keys(node):
             return None
         created = datetime.fromisoformat(node["metadata"]["creationTimestamp"])
@@ -365,6 +368,13 @@ class _Kubelet:
             return left
         await self._initialize()
         return None
+
+    async def _report_boot(self) -> None:
+        """Write the boot ID of a rebooted instance; the Node stays ready, as on kwok."""
+        await self._fleet.kube.patch(
+            f"{NODES}/{self.name}/status",
+            {"status": {"nodeInfo": {"bootID": self.instance.boot_id}}},
+        )
 
     async def _initialize(self) -> None:
         labels = {"metadata": {"labels": cloud_labels(self.instance)}}

@@ -151,6 +151,10 @@ async def create_pod(kube: KubeClient, name: str, instance: Instance, **spec: An
     return f"/api/v1/namespaces/default/pods/{name}"
 
 
+def boot_id(node: Object) -> str:
+    return str(node["status"]["nodeInfo"]["bootID"])
+
+
 async def is_running(kube: KubeClient, path: str) -> bool:
     return bool((await kube.get(path))["status"]["phase"] == "Running")
 
@@ -323,6 +327,24 @@ async def test_an_aws_auth_config_map_lets_a_role_join_too(
 
     assert is_ready(await joined(kube, instance))
     await kube.delete(f"{maps}/aws-auth")
+
+
+@pytest.mark.usefixtures("kubelets")
+async def test_the_node_of_a_rebooted_instance_has_another_boot_id_and_its_pods(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, instance: Instance
+) -> None:
+    node = await started(cluster, kube, cloud, instance)
+    path = await create_pod(kube, f"stays-{instance.id}", instance)
+    pod = await kube.get(path)
+
+    cloud.launch(instance.id, reboots=1)
+
+    async def rebooted() -> Object | None:
+        now = await kube.get(instance.path)
+        return now if boot_id(now) != boot_id(node) else None
+
+    assert is_ready(await eventually(rebooted))
+    assert (await kube.get(path))["metadata"]["uid"] == pod["metadata"]["uid"]
 
 
 async def test_the_node_of_a_terminating_instance_is_not_ready_and_stays(

@@ -444,11 +444,15 @@ def start_instances(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("ec2", "RebootInstances")
 def reboot_instances(world: World, call: Call) -> Mapping[str, Any]:
-    """Accept the reboot of running instances; the stand-ins of their kubelets do not notice it."""
-    for instance in get_all(world, call.require("InstanceIds")):
+    """Reboot running instances: their state does not change, and their nodes get a new boot ID."""
+    instances = get_all(world, call.require("InstanceIds"))
+    for instance in instances:
         if instance.state != "running":
             raise _wrong_state(instance, "rebooted")
     call.stop_if_dry_run()
+    for instance in instances:
+        instance.reboots += 1
+        touch(world, instance)
     return {}
 
 

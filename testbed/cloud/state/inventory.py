@@ -98,6 +98,9 @@ class Instance:
     impaired: Mapping[str, Any] | None = None
     """Status checks and scheduled events that a test set through the control API."""
 
+    reboots: int = 0
+    """How often the instance was rebooted; each reboot gives its node another boot ID."""
+
     revision: int = 0
     kept: str | None = None
     """The instance as XML, cached until it changes."""

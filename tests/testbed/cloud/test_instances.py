@@ -167,6 +167,24 @@ def test_a_stopped_instance_can_be_started_again(ec2: Any, region: Region) -> No
         ec2.start_instances(InstanceIds=[identity])
 
 
+def test_a_reboot_is_counted_and_does_not_change_the_state(
+    cloud: Cloud, ec2: Any, region: Region, control: CloudControl
+) -> None:
+    control.change_settings(pending=LONG)
+    [identity] = region.launch()
+    with pytest.raises(ClientError, match="IncorrectInstanceState"):
+        ec2.reboot_instances(InstanceIds=[identity])
+    cloud.world.timers.make_all_due()
+    eventually(lambda: state_of(ec2, identity) == "running")
+    before = control.instances().revision
+
+    ec2.reboot_instances(InstanceIds=[identity])
+
+    after = control.instances(since=before, timeout=10)
+    [view] = [each for each in after.instances if each.instance_id == identity]
+    assert (view.state, view.reboots) == ("running", 1)
+
+
 def test_status_checks_fail_and_events_are_scheduled_when_ordered(
     ec2: Any, region: Region, control: CloudControl
 ) -> None:
