@@ -478,6 +478,46 @@ async def test_a_pod_that_is_bound_while_the_conditions_are_written_is_drained_t
     assert world.cloud.count("terminate") == 0
 
 
+async def test_a_pod_that_a_late_watch_does_not_report_is_drained_too(
+    scenario: TerminationScenario,
+) -> None:
+    await scenario.delete_node()
+    await scenario.work(seconds=5)
+    assert not scenario.holds(DRAINED)
+
+    scenario.world.api.seed(make_pod("late", node=NODE), make_pod("other", node="other"))
+    for _ in range(3):  # without `see`, so that the cluster state lacks the pods
+        await scenario.terminator.reconcile(NODE)
+        scenario.world.pass_time(seconds=1)
+
+    assert set(scenario.evicted()) == {"default/late"}
+    assert scenario.world.cloud.count("terminate") == 0
+    assert scenario.world.cluster.pod("default/other") is None
+
+
+async def test_the_pods_of_a_drained_node_are_listed_once(
+    scenario: TerminationScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, list_ = list[Any](), scenario.world.api.list
+
+    async def counted(*call: Any, **more: Any) -> Any:
+        listed.append((*call, more))
+        return await list_(*call, **more)
+
+    monkeypatch.setattr(scenario.world.api, "list", counted)
+    scenario.world.seed(make_pod("web", node=NODE))
+    await scenario.delete_node()
+    await scenario.work(seconds=10)
+    assert listed == []
+
+    scenario.world.api.finish_pods()
+    scenario.world.see()
+    await scenario.work(seconds=5)
+
+    assert scenario.world.node(NODE) is None
+    assert listed == [(kinds.POD, {"field_selector": f"spec.nodeName={NODE}"})]
+
+
 async def test_the_progress_of_a_drain_is_not_written_for_each_pod(
     scenario: TerminationScenario,
 ) -> None:

@@ -15,7 +15,7 @@ from controller.apis.karpenter.nodeclaim import (
     VOLUMES_DETACHED,
     NodeClaim,
 )
-from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kinds import NODE, NODE_CLAIM, POD
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
@@ -250,8 +250,9 @@ class Terminator(PortUser):
             # The NodeClaim's finalizer was removed: garbage collection terminates the instance.
             return True
         if not _holds(self._current(claim), INSTANCE_TERMINATING):
+            await self._read_pods(node)
             if not self._look(node, deadline).is_done:
-                return False  # a pod was bound while the conditions were written
+                return False  # a pod was bound meanwhile, or its watch event is late
             log.info(
                 "terminating instance of drained node",
                 extra={
@@ -267,6 +268,12 @@ class Terminator(PortUser):
             return True
         await self._set(claim, INSTANCE_TERMINATING, "True")
         return False
+
+    async def _read_pods(self, node: Node) -> None:
+        """Read the node's pods from the API server, because a late watch does not report them."""
+        selector = f"spec.nodeName={node.metadata.name}"
+        for pod in await self.api.list(POD, field_selector=selector):
+            self.cluster.observe(POD, pod)
 
     async def _finish(self, node: Node) -> None:
         # The list is that of the Node as read. Other controllers remove their finalizers at the
