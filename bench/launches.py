@@ -25,9 +25,9 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from bench.faults.cluster import Surroundings, Workload
+from bench.faults.cluster import NODE_CLASS, NODE_CLASS_REFERENCE, Surroundings, Workload
 from bench.faults.processes import Process, ProcessLoop
-from bench.faults.region import CLUSTER, ROLE, Region, refusal
+from bench.faults.region import Region, refusal
 from bench.faults.replicas import CLOCKED, EPOCH, LooseFence, Replica, make_datetime, wall_clock
 from bench.faults.wires import Call
 from controller.apis import kinds, labels
@@ -198,27 +198,10 @@ class ScaleUp:
                 )
 
     def _create_initial_objects(self) -> None:
-        discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
-        self.api.store_json(
-            kinds.EC2_NODE_CLASS,
-            {
-                "metadata": {"name": "default"},
-                "spec": {
-                    "amiSelectorTerms": [{"alias": "al2023@latest"}],
-                    "subnetSelectorTerms": discovery,
-                    "securityGroupSelectorTerms": discovery,
-                    "role": ROLE,
-                },
-            },
-        )
-        reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
-        self.api.store_json(
-            kinds.NODE_POOL,
-            {
-                "metadata": {"name": "default"},
-                "spec": {"template": {"spec": {"nodeClassRef": reference, "requirements": []}}},
-            },
-        )
+        self.api.store_json(kinds.EC2_NODE_CLASS, NODE_CLASS)
+        template = {"spec": {"nodeClassRef": NODE_CLASS_REFERENCE, "requirements": []}}
+        pool = {"metadata": {"name": "default"}, "spec": {"template": template}}
+        self.api.store_json(kinds.NODE_POOL, pool)
 
 
 def play(nodes: int, *, failures: int = 0) -> ScaleUp:

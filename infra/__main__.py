@@ -27,7 +27,7 @@ from infra.lifecycle.networksweep import NetworkSweep
 from infra.lifecycle.teardown import Installation
 from infra.nodepools import NodePools, NodePoolsArgs
 from infra.policies import Place
-from infra.policypack.enforcement import held_to_rules
+from infra.policypack.enforcement import check_against_rules
 from infra.state import full_name_of_stack, recorded_outputs, recorded_resources
 
 CLUSTER = "aws:eks/cluster:Cluster"
@@ -142,7 +142,7 @@ def _cluster(
     )
     options = pulumi.ResourceOptions.merge(
         staying("cluster", config.retain_on_delete),
-        pulumi.ResourceOptions(providers=[on_aws], transformations=[held_to_rules]),
+        pulumi.ResourceOptions(providers=[on_aws], transformations=[check_against_rules]),
     )
     network = None if config.subnet_ids else _network(config, location, options)
     cluster = Cluster(

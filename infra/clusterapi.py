@@ -285,7 +285,7 @@ def require_abandoned(
 
 
 def _server(location: ClusterLocation) -> Configuration:
-    cluster = described(location)
+    cluster = describe_cluster(location)
     if location.kubeconfig:
         return server_of(kubeconfig_file(location.kubeconfig))
     from kubernetes.client import Configuration
@@ -385,7 +385,7 @@ def _tls(server: Configuration) -> ssl.SSLContext:
     return context
 
 
-def described(location: ClusterLocation) -> Mapping[str, Any]:
+def describe_cluster(location: ClusterLocation) -> Mapping[str, Any]:
     """Return EKS' description of the cluster.
 
     Raises:

@@ -89,7 +89,9 @@ class DiscoveryTags(pulumi.ComponentResource):
         self.register_outputs({"resourceIds": list(args.resource_ids)})
 
 
-def beside_others(args: DiscoveryTagsArgs, options: pulumi.InvokeOptions) -> DiscoveryTagsArgs:
+def check_existing_tags(
+    args: DiscoveryTagsArgs, options: pulumi.InvokeOptions
+) -> DiscoveryTagsArgs:
     """Check the existing tags of the resources, and leave out the cluster tags that exist.
 
     Resources whose IDs are not known yet are not checked.

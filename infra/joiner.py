@@ -28,14 +28,14 @@ from controller.apis import labels
 from infra import names, nodepools
 from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.clusterapi import ClusterLocation
-from infra.config.checks import following, refuse_unusable_policies, require_options
+from infra.config.checks import derived_settings, refuse_unusable_policies, require_options
 from infra.config.forms import NodeAccess as NodeAccessKind
 from infra.config.settings import InstallationSettings
 from infra.deployment import customresources, image
 from infra.deployment.controller import Controller, ControllerArgs
 from infra.deployment.controllerobjects import refuse_foreign_objects
 from infra.deployment.customresources import CustomResources, CustomResourcesArgs
-from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, beside_others
+from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, check_existing_tags
 from infra.guards import preflight
 from infra.guards.deletionguard import DeletionGuard, staying
 from infra.guards.neededbynodes import Needs
@@ -62,7 +62,7 @@ from infra.interruption import InterruptionQueue, InterruptionQueueArgs
 from infra.lifecycle.teardown import Drain, DrainArgs, Installation, NothingLeft
 from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
 from infra.policies import Place
-from infra.policypack.enforcement import held_to_rules
+from infra.policypack.enforcement import check_against_rules
 from infra.release import released_image, sources_digest
 from infra.state import full_name_of_stack, recorded_resources
 
@@ -133,7 +133,7 @@ class Joiner(pulumi.ComponentResource):
         )
         nodepools.refuse_faulty(args.node_pools)
         nodepools.refuse_static(args.node_pools, self._options.feature_gates)
-        self._kinds = customresources.wanted(args.existing_crds)
+        self._kinds = customresources.definitions_to_install(args.existing_crds)
         self._stack = full_name_of_stack()
         self._asked = opts or pulumi.ResourceOptions()
         super().__init__(
@@ -142,7 +142,7 @@ class Joiner(pulumi.ComponentResource):
             None,
             pulumi.ResourceOptions.merge(
                 opts,
-                pulumi.ResourceOptions(transformations=[self._as_one_of_ours, held_to_rules]),
+                pulumi.ResourceOptions(transformations=[self._as_one_of_ours, check_against_rules]),
             ),
         )
         given = args.installation or self._stack
@@ -442,7 +442,7 @@ class Joiner(pulumi.ComponentResource):
             refuse_unreadable_mapping(location)
         customresources.refuse_other_kinds(location, args.existing_crds, self._title)
         refuse_foreign_objects(location, str(args.namespace), str(args.name))
-        tags = beside_others(tags, pulumi.InvokeOptions(parent=self))
+        tags = check_existing_tags(tags, pulumi.InvokeOptions(parent=self))
         if args.identity == "irsa" and isinstance(cluster.issuer, str):
             refuse_unusable_provider(
                 args.oidc_provider,
@@ -653,7 +653,7 @@ class Joiner(pulumi.ComponentResource):
                 options=self._options,
                 environment={
                     **args.env,
-                    **following(
+                    **derived_settings(
                         cluster_name=cluster.name,
                         installation=self._title,
                         queue=self._queue_name,

@@ -120,7 +120,7 @@ class NodePools(pulumi.ComponentResource):
 
         def report(known: Mapping[str, str]) -> None:
             plan = Plan(
-                manifests=[filled(wire, known) for wire in args.manifests],
+                manifests=[replace_placeholders(wire, known) for wire in args.manifests],
                 stack=args.stack,
                 certificate_authority=known[AUTHORITY],
                 has_controller=args.has_controller,
@@ -160,7 +160,9 @@ class NodePools(pulumi.ComponentResource):
         return made
 
     def _filled(self, value: Wire) -> pulumi.Output[Any]:
-        return pulumi.Output.all(**self._args.variables).apply(lambda known: filled(value, known))
+        return pulumi.Output.all(**self._args.variables).apply(
+            lambda known: replace_placeholders(value, known)
+        )
 
 
 def manifests_in(folder: Path) -> list[Wire]:
@@ -290,7 +292,7 @@ def manifest(kind: Kind[Any], typed: Any) -> Wire:
     return {"apiVersion": kind.api_version, "kind": kind.name, **wire}
 
 
-def filled(value: Any, known: Mapping[str, str]) -> Any:
+def replace_placeholders(value: Any, known: Mapping[str, str]) -> Any:
     """Return a value with each known `${NAME}` replaced, in all nested strings and keys."""
     match value:
         case str():
@@ -298,9 +300,12 @@ def filled(value: Any, known: Mapping[str, str]) -> Any:
                 value = value.replace(f"${{{name}}}", text)
             return value
         case dict():
-            return {filled(key, known): filled(item, known) for key, item in value.items()}
+            return {
+                replace_placeholders(key, known): replace_placeholders(item, known)
+                for key, item in value.items()
+            }
         case list():
-            return [filled(item, known) for item in value]
+            return [replace_placeholders(item, known) for item in value]
         case _:
             return value
 

@@ -15,7 +15,14 @@ from unittest.mock import patch
 
 from bench.faults import auditor
 from bench.faults.auditor import Auditor, View
-from bench.faults.cluster import NAMESPACE, Surroundings, Workload, allocatable_of
+from bench.faults.cluster import (
+    NAMESPACE,
+    NODE_CLASS,
+    NODE_CLASS_REFERENCE,
+    Surroundings,
+    Workload,
+    allocatable_of,
+)
 from bench.faults.foreign import FOREIGN, SECOND_POOL, ForeignObjects
 from bench.faults.injection import KINDS, PHASES, Phase, Scene
 from bench.faults.processes import Process, ProcessLoop
@@ -345,23 +352,10 @@ class Run:
 
     def _create_initial_objects(self) -> None:
         store = self.api.store_json
-        discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
-        store(
-            kinds.EC2_NODE_CLASS,
-            {
-                "metadata": {"name": "default"},
-                "spec": {
-                    "amiSelectorTerms": [{"alias": "al2023@latest"}],
-                    "subnetSelectorTerms": discovery,
-                    "securityGroupSelectorTerms": discovery,
-                    "role": ROLE,
-                },
-            },
-        )
-        reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+        store(kinds.EC2_NODE_CLASS, NODE_CLASS)
         capacity = {"key": "karpenter.sh/capacity-type", "operator": "In"}
         requirements = [{**capacity, "values": ["spot", "on-demand"]}]
-        template = {"spec": {"nodeClassRef": reference, "requirements": requirements}}
+        template = {"spec": {"nodeClassRef": NODE_CLASS_REFERENCE, "requirements": requirements}}
         disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": f"{auditor.SURGE:.0%}"}]}
         for pool in self._pools:
             spec: dict[str, Any] = {"template": template, "disruption": disruption}

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from bench.faults.region import SIZES, Instance, Region, Size
+from bench.faults.region import CLUSTER, ROLE, SIZES, Instance, Region, Size
 from controller.apis import kinds
 from controller.apis.kinds import Kind
 from controller.apiserver.fake import FakeApiServer
@@ -24,6 +24,19 @@ from controller.apiserver.fake import FakeApiServer
 Body = Mapping[str, Any]
 
 NAMESPACE = "default"
+_DISCOVERY = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
+NODE_CLASS: dict[str, Any] = {
+    "metadata": {"name": "default"},
+    "spec": {
+        "amiSelectorTerms": [{"alias": "al2023@latest"}],
+        "subnetSelectorTerms": _DISCOVERY,
+        "securityGroupSelectorTerms": _DISCOVERY,
+        "role": ROLE,
+    },
+}
+"""The EC2NodeClass of the cluster."""
+
+NODE_CLASS_REFERENCE = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
 UNREGISTERED = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
@@ -63,7 +76,7 @@ class Boot:
     """Incorrect labels with which its node registers."""
 
 
-class Places:
+class NodeChooser:
     """Chooses nodes for pods, one pod after the other.
 
     A pod goes to the node it is nominated for, or else to the first by name on which it fits.
@@ -293,7 +306,7 @@ class Surroundings:
         for pod in self.bodies(kinds.POD):
             if (left := remaining.get(pod["spec"].get("nodeName", ""))) is not None:
                 left.subtract(_asked(pod))
-        places = Places(remaining)
+        places = NodeChooser(remaining)
         gangs: dict[str, list[dict[str, Any]]] = {}
         for pod in waiting:
             if _is_going(pod):
@@ -313,7 +326,7 @@ class Surroundings:
     ) -> None:
         """Bind all pods of a gang if enough of them fit, as kube-scheduler does; else none."""
         left = {node: Counter(free) for node, free in remaining.items()}
-        places = Places(left)
+        places = NodeChooser(left)
         chosen: dict[str, str | None] = {}
         for pod in pods:
             node = chosen[pod["metadata"]["name"]] = places.find(_asked(pod), _nominated(pod))
@@ -374,10 +387,10 @@ class Surroundings:
 
     def _written(self) -> str:
         moment = self.region.epoch + timedelta(seconds=self.region.now())
-        return written(moment)
+        return timestamp(moment)
 
 
-def written(moment: datetime) -> str:
+def timestamp(moment: datetime) -> str:
     """Return a time in the format of Kubernetes."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 

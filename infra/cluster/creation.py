@@ -21,7 +21,7 @@ from controller.apis import labels
 from infra import names, policies
 from infra.cluster.ekscluster import EksCluster
 from infra.cluster.network import Network
-from infra.clusterapi import ClusterGoneError, ClusterLocation, described
+from infra.clusterapi import ClusterGoneError, ClusterLocation, describe_cluster
 from infra.config.forms import GRAVITON, ConfigError, ControllerCompute, IpFamily, UpgradePolicy
 from infra.policies import Place
 
@@ -378,7 +378,7 @@ def refuse_foreign_cluster(
     """
     setting = f"joiner:clusterName={location.cluster_name!r}"
     try:
-        tags = described(location).get("tags") or {}
+        tags = describe_cluster(location).get("tags") or {}
     except ClusterGoneError:
         return
     except (BotoCoreError, ClientError) as exc:

@@ -41,7 +41,7 @@ _TAG = r"[\w .:/=+@-]"
 TAG_NAME = re.compile(rf"(?!aws:){_TAG}{{1,128}}", re.IGNORECASE)
 TAG_VALUE = re.compile(rf"{_TAG}{{0,256}}")
 
-FOLLOWING = {
+DERIVED = {
     "CLUSTER_NAME": "clusterName",
     "INSTALLATION": "installation",
     "INTERRUPTION_QUEUE": "queueName",
@@ -272,7 +272,7 @@ def _can_build() -> bool:
     return asked.returncode == 0
 
 
-def following(
+def derived_settings(
     *,
     cluster_name: pulumi.Input[str],
     installation: pulumi.Input[str],
@@ -280,7 +280,7 @@ def following(
     namespace: pulumi.Input[str],
     name: pulumi.Input[str],
 ) -> dict[str, pulumi.Input[str]]:
-    """Return the controller's settings that the program derives (`FOLLOWING`)."""
+    """Return the controller's settings that the program derives (`DERIVED`)."""
     return {
         "CLUSTER_NAME": cluster_name,
         "INSTALLATION": installation,
@@ -291,7 +291,7 @@ def following(
 
 
 def require_options(settings: Mapping[str, str]) -> Options:
-    """Return the controller's options without those of `FOLLOWING`.
+    """Return the controller's options without those of `DERIVED`.
 
     Raises:
         ConfigError: settings are unknown or invalid; lists all of them.
@@ -303,10 +303,10 @@ def require_options(settings: Mapping[str, str]) -> Options:
 
 
 def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
-    variables = {setting.variable for setting in SETTINGS} - FOLLOWING.keys()
+    variables = {setting.variable for setting in SETTINGS} - DERIVED.keys()
     for name, value in sorted(settings.items()):
-        if name in FOLLOWING:
-            key = f"{PROJECT}:{FOLLOWING[name]}"
+        if name in DERIVED:
+            key = f"{PROJECT}:{DERIVED[name]}"
             yield f"{PROJECT}:settings: {name}={value!r} cannot be set here: set {key} instead"
         elif name not in variables:
             yield (
@@ -314,13 +314,13 @@ def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
                 f"{alternatives(name, variables)}"
             )
     try:
-        _options({name: value for name, value in settings.items() if name not in FOLLOWING})
+        _options({name: value for name, value in settings.items() if name not in DERIVED})
     except OptionsError as exc:
         yield f"{PROJECT}:settings: {exc}"
 
 
 def _options(settings: Mapping[str, str]) -> Options:
-    # Options require a cluster name; the program sets the real one with the others of FOLLOWING.
+    # Options require a cluster name; the program sets the real one with the others of DERIVED.
     return Options.parse([], {**settings, "CLUSTER_NAME": "any"})
 
 

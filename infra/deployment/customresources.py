@@ -68,7 +68,7 @@ def definitions() -> Sequence[Wire]:
     return tuple(yaml.safe_load(path.read_text()) for path in sorted(RENDERED.glob("*.yaml")))
 
 
-def wanted(existing: Collection[str]) -> list[Wire]:
+def definitions_to_install(existing: Collection[str]) -> list[Wire]:
     """Return the CRDs to install: all except those named as existing in the cluster.
 
     Raises:

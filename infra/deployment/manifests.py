@@ -18,7 +18,7 @@ import pulumi
 import yaml
 
 from controller.options import SETTINGS, FeatureGates, Options, text_of
-from infra.config.checks import following
+from infra.config.checks import derived_settings
 from infra.config.forms import Wire
 from infra.config.settings import StackConfig
 from infra.deployment.controller import ObjectsArgs, Rule, cluster_rules, environment, objects
@@ -105,7 +105,7 @@ def _following(
     known: Wire, *, namespace: pulumi.Input[str], name: pulumi.Input[str]
 ) -> dict[str, Any]:
     """Return the controller's settings that follow from the cluster and the installation."""
-    settings = following(
+    settings = derived_settings(
         cluster_name=known["CLUSTER_NAME"],
         installation=known["INSTALLATION"],
         queue=known["INTERRUPTION_QUEUE"],

@@ -16,7 +16,7 @@ from pulumi.dynamic import CheckResult, DiffResult, UpdateResult
 
 from controller.apis import labels
 from infra.cluster.ekscluster import EksCluster
-from infra.clusterapi import ClusterGoneError, ClusterLocation, described
+from infra.clusterapi import ClusterGoneError, ClusterLocation, describe_cluster
 from infra.config.forms import PROJECT
 from infra.deployment import customresources
 from infra.guards import clusterproof, neededbynodes
@@ -229,7 +229,7 @@ def _protected(props: Mapping[str, Any], going: Mapping[str, str]) -> Iterator[s
     if "cluster" not in going:
         return
     try:
-        cluster = described(ClusterLocation.of(props))
+        cluster = describe_cluster(ClusterLocation.of(props))
     except ClusterGoneError:
         return
     if cluster.get("deletionProtection"):

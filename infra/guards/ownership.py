@@ -24,7 +24,7 @@ from botocore.exceptions import ConnectionError as NotConnectedError
 
 from controller.apis import labels
 from infra import names
-from infra.clusterapi import ClusterGoneError, ClusterLocation, described
+from infra.clusterapi import ClusterGoneError, ClusterLocation, describe_cluster
 from infra.config.forms import ConfigError
 from infra.guards.neededbynodes import running_nodes
 from infra.interruption import EVENTS
@@ -175,7 +175,7 @@ def refuse_missing_cluster(location: ClusterLocation) -> str:
 
     """
     try:
-        made = described(location).get("createdAt")
+        made = describe_cluster(location).get("createdAt")
     except ClusterGoneError as exc:
         raise ConfigError(
             [
@@ -523,7 +523,7 @@ def _in_eks(given: Given, location: ClusterLocation) -> Iterator[Name]:
 
 def _of_cluster(location: ClusterLocation, _name: str) -> Tags | None:
     try:
-        tags: Tags = described(location).get("tags") or {}
+        tags: Tags = describe_cluster(location).get("tags") or {}
     except ClusterGoneError:
         return None
     return tags

@@ -18,7 +18,7 @@ from infra.clusterapi import (
     ClusterGoneError,
     ClusterLocation,
     ClusterUnreachableError,
-    described,
+    describe_cluster,
 )
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
 
@@ -45,7 +45,7 @@ def of_agent(location: ClusterLocation) -> Iterator[str]:
     name = {"clusterName": location.cluster_name, "addonName": POD_IDENTITY_AGENT}
     if not _is_absent(lambda: location.client("eks").describe_addon(**name)):
         return
-    has_auto_mode = bool((described(location).get("computeConfig") or {}).get("enabled"))
+    has_auto_mode = bool((describe_cluster(location).get("computeConfig") or {}).get("enabled"))
     if not has_auto_mode and not _object(location, f"{SYSTEM}/daemonsets/{POD_IDENTITY_AGENT}"):
         yield (
             f"EKS cluster {location.cluster_name} has no add-on {POD_IDENTITY_AGENT}, so the "

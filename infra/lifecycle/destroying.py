@@ -48,11 +48,11 @@ def refuse_ahead(
     if not is_destroying():
         return
 
-    def look(known: Mapping[str, Any]) -> None:
+    def refuse(known: Mapping[str, Any]) -> None:
         if problems := refusals(known):
             raise DestroyRefusedError(problems)
 
-    pulumi.Output.all(**{key: getattr(resource, key) for key in keys}).apply(look)
+    pulumi.Output.all(**{key: getattr(resource, key) for key in keys}).apply(refuse)
 
 
 @cache
@@ -63,10 +63,8 @@ def is_destroying() -> bool:
 
 def is_destroy(arguments: Sequence[str]) -> bool:
     """Whether a command line is that of `pulumi destroy`."""
-    program, *others = arguments or [""]
-    if not Path(program).name.startswith("pulumi"):
-        return False
-    return next((word for word in others if word in DESTROY | OTHERS), "") in DESTROY
+    words = _words_of_engine(arguments)
+    return next((word for word in words if word in DESTROY | OTHERS), "") in DESTROY
 
 
 @cache
@@ -77,10 +75,13 @@ def is_replacing() -> bool:
 
 def is_replacement(arguments: Sequence[str]) -> bool:
     """Whether a command line is of the engine, and replaces resources that have not changed."""
-    program, *others = arguments or [""]
-    if not Path(program).name.startswith("pulumi"):
-        return False
-    return any(word.partition("=")[0] in REPLACE for word in others)
+    return any(word.partition("=")[0] in REPLACE for word in _words_of_engine(arguments))
+
+
+def _words_of_engine(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments of a command line of Pulumi's engine; empty for other programs."""
+    program, *words = arguments or [""]
+    return words if Path(program).name.startswith("pulumi") else []
 
 
 def _ancestors() -> Iterator[list[str]]:

@@ -25,7 +25,7 @@ from infra.clusterapi import (
     ClusterUnreachableError,
     Objects,
     Wire,
-    described,
+    describe_cluster,
     require_abandoned,
 )
 from infra.lifecycle.registeredresource import RegisteredResource
@@ -137,7 +137,7 @@ class _NetworkSweepProvider(StatefulProvider):
 
 def _groups_of_eks(location: ClusterLocation) -> frozenset[str]:
     try:
-        network = described(location)["resourcesVpcConfig"]
+        network = describe_cluster(location)["resourcesVpcConfig"]
     except ClusterGoneError:
         return frozenset()
     return frozenset(filter(None, [network.get("clusterSecurityGroupId")]))

@@ -28,7 +28,7 @@ class RuleBrokenError(pulumi.RunError):
         )
 
 
-def held_to_rules(
+def check_against_rules(
     made: pulumi.ResourceTransformationArgs,
 ) -> pulumi.ResourceTransformationResult | None:
     """Check a resource's inputs if there are rules for its type: a Pulumi transformation."""

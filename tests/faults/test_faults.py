@@ -15,7 +15,7 @@ import pytest
 from bench.faults import auditor
 from bench.faults.auditor import Auditor, Instance, InstanceType, View
 from bench.faults.campaign import Load
-from bench.faults.cluster import Places
+from bench.faults.cluster import NodeChooser
 from bench.faults.injection import KINDS
 from bench.faults.region import SHUTTING_DOWN, Region
 from bench.faults.replicas import EPOCH
@@ -169,18 +169,18 @@ def test_the_scheduler_checks_full_nodes_once_for_equal_pods() -> None:
             return super().__getitem__(resource)
 
     remaining = {f"node-{n:03}": Left(cpu=1000) for n in range(100)}
-    places = Places(remaining)
+    chooser = NodeChooser(remaining)
     chosen = []
     for _ in range(100):
-        name = places.find(Counter(cpu=900), wanted="")
+        name = chooser.find(Counter(cpu=900), wanted="")
         assert name is not None
         remaining[name].subtract({"cpu": 900})
         chosen.append(name)
 
     assert chosen == sorted(remaining)
-    assert places.find(Counter(cpu=900), wanted="") is None
-    assert places.find(Counter(cpu=100), wanted="node-050") == "node-050"
-    assert places.find(Counter(cpu=50), wanted="gone") == "node-000"
+    assert chooser.find(Counter(cpu=900), wanted="") is None
+    assert chooser.find(Counter(cpu=100), wanted="node-050") == "node-050"
+    assert chooser.find(Counter(cpu=50), wanted="gone") == "node-000"
     assert len(comparisons) < 3 * len(remaining), "pods by nodes"
 
 

@@ -347,7 +347,7 @@ def test_a_cluster_that_an_interrupted_up_did_not_record_is_named_with_the_remed
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tags = {"joiner.dev/installation": "organization/joiner/dev"}
-    monkeypatch.setattr(creation, "described", lambda _: {"tags": tags})
+    monkeypatch.setattr(creation, "describe_cluster", lambda _: {"tags": tags})
     location = ClusterLocation("prod", "us-west-2")
     ours = "organization/joiner/dev"
 

@@ -8,7 +8,7 @@ import pytest
 
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from infra.config.forms import ConfigError
-from infra.deployment.customresources import definitions, refuse_other_kinds, wanted
+from infra.deployment.customresources import definitions, definitions_to_install, refuse_other_kinds
 from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 
 POOLS, CLAIMS = "nodepools.karpenter.sh", "nodeclaims.karpenter.sh"
@@ -45,14 +45,14 @@ def have(
 
 
 def test_existing_crds_are_excluded_by_name() -> None:
-    names = {wire["metadata"]["name"] for wire in wanted([POOLS, CLAIMS])}
+    names = {wire["metadata"]["name"] for wire in definitions_to_install([POOLS, CLAIMS])}
 
     assert names == {wire["metadata"]["name"] for wire in definitions()} - {POOLS, CLAIMS}
 
 
 def test_an_unknown_crd_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"pods; allowed are .*nodepools"):
-        wanted(["pods"])
+        definitions_to_install(["pods"])
 
 
 def test_existing_crds_that_are_not_listed_are_refused_together(

@@ -156,7 +156,7 @@ def test_deletion_protection_of_the_cluster_blocks_the_destroy(
     first_to_end = guards_of(made)["cluster-deletion-guard-before-drain"]
     cluster = {"deletionProtection": True, "tags": {"joiner.dev/installation": OURS}}
     for module in ("guards.deletionguard", "guards.ownership"):
-        monkeypatch.setattr(f"infra.{module}.described", lambda _location: cluster)
+        monkeypatch.setattr(f"infra.{module}.describe_cluster", lambda _location: cluster)
     before_drain = first_to_end | {"made": {"cluster": NEW}}
 
     with pytest.raises(WouldBeDeletedError, match="set joiner:deletionProtection to false"):

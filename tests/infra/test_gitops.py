@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from infra.config.reading import parse
-from infra.nodepools import filled, manifests_in
+from infra.nodepools import manifests_in, replace_placeholders
 from testbed.environment import CHECKOUT
 from tests.infra.test_program import run
 
@@ -99,7 +99,7 @@ def test_flux_sets_the_values_that_a_stack_would_set(tmp_path: Path) -> None:
 
     assert outputs == {"CLUSTER_NAME": "clusterName", "INSTANCE_PROFILE": "instanceProfile"}
     assert spec["postBuild"]["substituteFrom"] == [{"kind": "ConfigMap", "name": "joiner"}]
-    wires = checked(filled(manifests_in(CHECKOUT / spec["path"]), KNOWN), tmp_path)
+    wires = checked(replace_placeholders(manifests_in(CHECKOUT / spec["path"]), KNOWN), tmp_path)
     assert {wire["kind"] for wire in wires} == {"EC2NodeClass", "NodePool"}
 
 

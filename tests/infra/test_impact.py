@@ -16,7 +16,7 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from infra.clusterapi import ClusterLocation
 from infra.guards.impact import Node, Plan, Prices, forecast, lines, nodes_of
-from infra.nodepools import default_manifests, filled
+from infra.nodepools import default_manifests, replace_placeholders
 
 STACK = "organization/joiner/dev"
 CA = "Q0E="
@@ -27,7 +27,7 @@ Wire = dict[str, Any]
 
 
 def manifests() -> tuple[Wire, Wire]:
-    node_class, pool = filled(default_manifests(), KNOWN)
+    node_class, pool = replace_placeholders(default_manifests(), KNOWN)
     return node_class, pool
 
 

@@ -17,7 +17,7 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.validation import problems
 from infra.config.forms import ConfigError
-from infra.nodepools import KINDS, default_manifests, filled, manifests_in
+from infra.nodepools import KINDS, default_manifests, manifests_in, replace_placeholders
 from testbed.environment import CHECKOUT
 
 POOL = """
@@ -162,7 +162,7 @@ def test_a_manifest_with_one_invalid_value_never_causes_a_traceback(
 def test_placeholders_are_replaced_and_other_dollar_signs_kept() -> None:
     known = {"CLUSTER_NAME": "joiner", "NODE_ROLE": "NodeRole"}
 
-    spec = filled(yaml.safe_load(CLASS)["spec"], known)
+    spec = replace_placeholders(yaml.safe_load(CLASS)["spec"], known)
 
     assert spec["role"] == "NodeRole"
     assert spec["subnetSelectorTerms"] == [{"tags": {"karpenter.sh/discovery": "joiner"}}]

@@ -667,10 +667,10 @@ def test_a_missing_cluster_is_named_before_anything_is_created() -> None:
 def refusing(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
     """Make EKS answer every request about a cluster with an error."""
 
-    def described(location: clusterapi.ClusterLocation) -> dict[str, Any]:
+    def refuse(location: clusterapi.ClusterLocation) -> dict[str, Any]:
         raise problem
 
-    monkeypatch.setattr(ownership, "described", described)
+    monkeypatch.setattr(ownership, "describe_cluster", refuse)
 
 
 def test_a_silent_region_is_not_reported_as_a_credentials_error(

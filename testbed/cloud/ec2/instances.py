@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from testbed.cloud.ec2 import addresses
@@ -378,12 +379,22 @@ def describe_instance_status(world: World, call: Call) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- operations
 
 
-def _change(instance: Instance, before: str) -> dict[str, Any]:
-    return {
-        "InstanceId": instance.identity,
-        "PreviousState": {"Code": STATES[before], "Name": before},
-        "CurrentState": {"Code": STATES[instance.state], "Name": instance.state},
-    }
+def _changes(
+    instances: Iterable[Instance], change: Callable[[Instance], None]
+) -> list[dict[str, Any]]:
+    """Change each instance; return its state before and after."""
+    changes = []
+    for instance in instances:
+        before = instance.state
+        change(instance)
+        changes.append(
+            {
+                "InstanceId": instance.identity,
+                "PreviousState": {"Code": STATES[before], "Name": before},
+                "CurrentState": {"Code": STATES[instance.state], "Name": instance.state},
+            }
+        )
+    return changes
 
 
 @operation("ec2", "TerminateInstances")
@@ -398,12 +409,7 @@ def terminate_instances(world: World, call: Call) -> Mapping[str, Any]:
                 "'disableApiTermination' instance attribute and try again.",
             )
     call.stop_if_dry_run()
-    changes = []
-    for instance in instances:
-        before = instance.state
-        terminate(world, instance)
-        changes.append(_change(instance, before))
-    return {"TerminatingInstances": changes}
+    return {"TerminatingInstances": _changes(instances, partial(terminate, world))}
 
 
 @operation("ec2", "StopInstances")
@@ -414,14 +420,13 @@ def stop_instances(world: World, call: Call) -> Mapping[str, Any]:
         if instance.is_gone:
             raise _wrong_state(instance, "stopped")
     call.stop_if_dry_run()
-    changes = []
-    for instance in instances:
-        before = instance.state
-        if before in ("pending", "running"):
+
+    def stop(instance: Instance) -> None:
+        if instance.state in ("pending", "running"):
             _enter(world, instance, "stopping")
             _later(world, instance, "stopping", "stopped", world.settings.shutting_down)
-        changes.append(_change(instance, before))
-    return {"StoppingInstances": changes}
+
+    return {"StoppingInstances": _changes(instances, stop)}
 
 
 @operation("ec2", "StartInstances")
@@ -432,14 +437,13 @@ def start_instances(world: World, call: Call) -> Mapping[str, Any]:
         if instance.is_gone or instance.state == "stopping":
             raise _wrong_state(instance, "started")
     call.stop_if_dry_run()
-    changes = []
-    for instance in instances:
-        before = instance.state
-        if before == "stopped":
+
+    def start(instance: Instance) -> None:
+        if instance.state == "stopped":
             _enter(world, instance, "pending")
             _later(world, instance, "pending", "running", world.settings.pending)
-        changes.append(_change(instance, before))
-    return {"StartingInstances": changes}
+
+    return {"StartingInstances": _changes(instances, start)}
 
 
 @operation("ec2", "RebootInstances")

@@ -83,16 +83,42 @@ class NetworkResource(Resource):
         return f"arn:{self.session.partition}:ec2:{self.region}:{account}:{kind}/{identity}"
 
 
-def wait(look: Callable[[], str | None], *, until: str | None, what: str) -> None:
-    """Poll until `look` returns the state `until`; None is the state of a deleted resource.
+def wait(state_of: Callable[[], str | None], *, until: str | None, what: str) -> None:
+    """Poll until `state_of` returns the state `until`; None is the state of a deleted resource.
 
     Raises `ProviderError` if the state is `failed`, or after `WAIT_SECONDS`.
     """
     end = time.monotonic() + WAIT_SECONDS
-    while (state := look()) != until:
+    while (state := state_of()) != until:
         if state == "failed" or time.monotonic() > end:
             raise ProviderError(f"{what} is {state}, and was to be {until or 'gone'}")
         time.sleep(POLL_SECONDS)
+
+
+class SlowResource(NetworkResource):
+    """A resource that is pending at first, and that EC2 still describes once it is deleted."""
+
+    title: ClassVar[str]
+    """The resource type in messages."""
+
+    def described(self, identity: str) -> list[Any]:
+        """Return EC2's descriptions of the resource."""
+        raise NotImplementedError
+
+    def live(self, identity: str) -> Any | None:
+        """Return EC2's description of the resource, None if it is deleted."""
+        return next((each for each in self.described(identity) if each["State"] != "deleted"), None)
+
+    def wait_until(self, state: str | None, identity: str) -> None:
+        """Wait until the resource has a state; None is deleted."""
+        wait(
+            lambda: (self.live(identity) or {}).get("State"),
+            until=state,
+            what=f"{self.title} {identity}",
+        )
+
+    def finish(self, identity: str, inputs: Bag) -> None:
+        self.wait_until("available", identity)
 
 
 class Vpc(NetworkResource):
@@ -300,9 +326,10 @@ class Eip(NetworkResource):
         self.api.release_address(AllocationId=identity)
 
 
-class NatGateway(NetworkResource):
+class NatGateway(SlowResource):
     """`aws.ec2.NatGateway`."""
 
+    title = "NAT gateway"
     token = "aws:ec2/natGateway:NatGateway"
     source = "ec2/vpc_nat_gateway.go"
     kind = "natgateway"
@@ -319,19 +346,11 @@ class NatGateway(NetworkResource):
         )
         return str(answer["NatGateway"]["NatGatewayId"])
 
-    def finish(self, identity: str, inputs: Bag) -> None:
-        wait(lambda: self._state(identity), until="available", what=f"NAT gateway {identity}")
-
-    def _gateway(self, identity: str) -> Mapping[str, Any] | None:
-        found = self.api.describe_nat_gateways(NatGatewayIds=[identity])["NatGateways"]
-        return next((each for each in found if each["State"] != "deleted"), None)
-
-    def _state(self, identity: str) -> str | None:
-        gateway = self._gateway(identity)
-        return gateway["State"] if gateway else None
+    def described(self, identity: str) -> list[Any]:
+        return list(self.api.describe_nat_gateways(NatGatewayIds=[identity])["NatGateways"])
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        gateway = self._gateway(identity)
+        gateway = self.live(identity)
         if gateway is None:
             return None
         (address,) = gateway["NatGatewayAddresses"]
@@ -347,7 +366,7 @@ class NatGateway(NetworkResource):
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_nat_gateway(NatGatewayId=identity)
-        wait(lambda: self._state(identity), until=None, what=f"NAT gateway {identity}")
+        self.wait_until(None, identity)
 
 
 class RouteTable(NetworkResource):
@@ -516,9 +535,10 @@ def _rule(permission: Mapping[str, Any]) -> Bag:
     }
 
 
-class VpcEndpoint(NetworkResource):
+class VpcEndpoint(SlowResource):
     """`aws.ec2.VpcEndpoint`."""
 
+    title = "endpoint"
     token = "aws:ec2/vpcEndpoint:VpcEndpoint"
     source = "ec2/vpc_endpoint.go"
     kind = "vpc-endpoint"
@@ -541,19 +561,11 @@ class VpcEndpoint(NetworkResource):
         )
         return str(answer["VpcEndpoint"]["VpcEndpointId"])
 
-    def finish(self, identity: str, inputs: Bag) -> None:
-        wait(lambda: self._state(identity), until="available", what=f"endpoint {identity}")
-
-    def _endpoint(self, identity: str) -> Mapping[str, Any] | None:
-        found = self.api.describe_vpc_endpoints(VpcEndpointIds=[identity])["VpcEndpoints"]
-        return next((each for each in found if each["State"] != "deleted"), None)
-
-    def _state(self, identity: str) -> str | None:
-        endpoint = self._endpoint(identity)
-        return endpoint["State"] if endpoint else None
+    def described(self, identity: str) -> list[Any]:
+        return list(self.api.describe_vpc_endpoints(VpcEndpointIds=[identity])["VpcEndpoints"])
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        endpoint = self._endpoint(identity)
+        endpoint = self.live(identity)
         if endpoint is None:
             return None
         groups = [each["GroupId"] for each in endpoint.get("Groups") or []]
@@ -573,7 +585,7 @@ class VpcEndpoint(NetworkResource):
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_vpc_endpoints(VpcEndpointIds=[identity])
-        wait(lambda: self._state(identity), until=None, what=f"endpoint {identity}")
+        self.wait_until(None, identity)
 
 
 def get_availability_zones(session: Session, arguments: Mapping[str, Any]) -> Bag:
