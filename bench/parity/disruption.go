@@ -26,11 +26,12 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 )
 
-// fruitless is how many passes in a row may find nothing before a cluster counts as steady although
-// Karpenter does not think so: its validation may turn down what it found, and budgets hold it back.
+// fruitless is the number of consecutive passes without a command after which a cluster counts as
+// steady. Karpenter may not consider it consolidated, because validation or a budget rejected a
+// command.
 const fruitless = 3
 
-// Disruption is what Karpenter's methods made of a cluster; prices in $/h.
+// Disruption is the result of Karpenter's methods on a cluster; prices are in $/h.
 type Disruption struct {
 	Commands   []Command `json:"commands"`
 	CostBefore float64   `json:"costBefore"`
@@ -40,28 +41,28 @@ type Disruption struct {
 	Seconds             float64 `json:"seconds"`
 	FirstCommandSeconds float64 `json:"firstCommandSeconds"`
 	LastPassSeconds     float64 `json:"lastPassSeconds"`
-	// CPUSeconds is what all processors spent on the passes, which a busy machine does not stretch.
+	// CPUSeconds is the CPU time of the passes, which does not depend on other load.
 	CPUSeconds   float64 `json:"cpuSeconds"`
 	SetupSeconds float64 `json:"setupSeconds"`
 	Passes       int     `json:"passes"`
-	// Complete is whether no pass was cut short by the limit of the question.
+	// Complete is whether no pass reached the question's time limit.
 	Complete bool `json:"complete"`
 }
 
-// Command is a decision: nodes that go, nodes that come, and where pods move.
+// Command is a decision: the disrupted nodes, their replacements, and where pods go.
 type Command struct {
 	Reason        string              `json:"reason"`
 	Method        string              `json:"method"`
 	Nodes         []string            `json:"nodes"`
 	NewNodes      []NamedNode         `json:"newNodes"`
 	ExistingNodes map[string][]string `json:"existingNodes"`
-	// Homeless pods are evicted and no node was computed for them.
+	// Homeless pods are evicted without a node to go to.
 	Homeless  []string `json:"homeless,omitempty"`
 	Saving    float64  `json:"saving"`
 	Evictions int      `json:"evictions"`
 }
 
-// NamedNode is a node to be made, launched as the cheapest that its claim allows.
+// NamedNode is a node to launch: the cheapest that its NodeClaim allows.
 type NamedNode struct {
 	Name         string `json:"name"`
 	InstanceType string `json:"instanceType"`
@@ -70,8 +71,8 @@ type NamedNode struct {
 	NewNode
 }
 
-// asAdmitted gives the objects of a world what the API server and kube-scheduler would have given
-// them: defaults of pools, and the condition of pods that no node takes.
+// asAdmitted sets what the API server and kube-scheduler would have set: the defaults of NodePools,
+// and the condition of unschedulable pods.
 func asAdmitted(world World, raw json.RawMessage) error {
 	var stated struct {
 		NodePools []struct {
@@ -112,7 +113,7 @@ func wait(pod *corev1.Pod) {
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 }
 
-// course is a cluster under disruption.
+// course is a cluster that is disrupted pass by pass.
 type course struct {
 	*engine
 
@@ -197,7 +198,7 @@ func (c *course) timed(answer *Disruption, seconds float64) ([]disruption.Comman
 	return found, err
 }
 
-// spentByCPU is the processor time of this process, in seconds.
+// spentByCPU returns the CPU time of this process, in seconds.
 func spentByCPU() float64 {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -206,8 +207,8 @@ func spentByCPU() float64 {
 	return (time.Duration(usage.Utime.Nano()) + time.Duration(usage.Stime.Nano())).Seconds()
 }
 
-// pass asks the methods in their order, as Karpenter's controller does; the first that finds
-// something ends it.
+// pass runs the methods in their order, as Karpenter's controller does, up to the first that finds a
+// command.
 func (c *course) pass(ctx context.Context) ([]disruption.Command, error) {
 	for _, method := range c.methods {
 		candidates, totals, err := disruption.GetCandidatesWithTotals(
@@ -245,7 +246,7 @@ func (c *course) pass(ctx context.Context) ([]disruption.Command, error) {
 	return nil, nil
 }
 
-// consolidated is whether every method that remembers it thinks that nothing is left to do.
+// consolidated is whether every consolidation method considers the cluster consolidated.
 func (c *course) consolidated() bool {
 	for _, method := range c.methods {
 		if one, ok := method.(interface{ IsConsolidated() bool }); ok && !one.IsConsolidated() {
@@ -255,8 +256,8 @@ func (c *course) consolidated() bool {
 	return true
 }
 
-// carriedOut lets a command happen: its nodes go with their daemons, the new ones are there and
-// initialized, and pods run where the simulation placed them.
+// carriedOut executes a command: it removes the nodes with their daemons, adds the replacements as
+// initialized nodes, and binds the pods where the simulation placed them.
 func (c *course) carriedOut(command disruption.Command) (Command, error) {
 	gone := sets.New[string]()
 	written := Command{
@@ -311,7 +312,7 @@ func (c *course) carriedOut(command disruption.Command) (Command, error) {
 	return written, nil
 }
 
-// moved binds pods to their new places; of those without one, daemons are gone and others wait.
+// moved binds pods to their new nodes. Without one, a daemon is deleted and another pod is pending.
 func (c *course) moved(moving sets.Set[types.NamespacedName], place map[types.NamespacedName]string) error {
 	for key := range place {
 		moving.Insert(key)
@@ -346,8 +347,8 @@ func (c *course) ended(node string, claim *v1.NodeClaim) {
 	_ = c.cost.DeleteNodeClaim(c.ctx, client.ObjectKeyFromObject(claim))
 }
 
-// launched makes the node that the cloud would: the cheapest that the claim allows, initialized,
-// and there for as long as its pool wants before it may be consolidated.
+// launched returns the node that the cloud would launch: the cheapest that the NodeClaim allows,
+// initialized, and old enough to be consolidatable.
 func (c *course) launched(claim *scheduling.NodeClaim) (NamedNode, error) {
 	pool := c.kube.nodePools.rows[types.NamespacedName{Name: claim.NodePoolName}]
 	if len(claim.InstanceTypeOptions) == 0 { // a static pool leaves the choice to the cloud
@@ -399,7 +400,7 @@ func (c *course) launched(claim *scheduling.NodeClaim) (NamedNode, error) {
 	return found, c.there(made)
 }
 
-// there makes a claim and its node known.
+// there adds a NodeClaim and its node to the state.
 func (c *course) there(claim *v1.NodeClaim) error {
 	labels := map[string]string{v1.NodeRegisteredLabelKey: "true", v1.NodeInitializedLabelKey: "true"}
 	for key, value := range claim.Labels {
@@ -442,7 +443,7 @@ func cheapest(claim *scheduling.NodeClaim) (*cloudprovider.InstanceType, *cloudp
 	return kind, best
 }
 
-// total is what all nodes cost whose offering is known, by the labels they carry.
+// total returns the cost of all nodes whose offering is known by their labels.
 func (c *course) total() float64 {
 	kinds := map[string]map[string]*cloudprovider.InstanceType{}
 	for _, pool := range c.kube.nodePools.rows {

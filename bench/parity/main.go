@@ -1,8 +1,8 @@
-// Command parity asks Karpenter's own scheduling engine about a recorded world.
+// Command parity solves a recorded world with Karpenter's own scheduling engine.
 //
 // It reads a world as JSON (the format of docs/reference/formats.md), lets the unmodified
-// engine of sigs.k8s.io/karpenter place the pods that wait, and prints the answer
-// in the form in which `python -m controller solve` prints Joiner's.
+// engine of sigs.k8s.io/karpenter schedule the pending pods, and prints the answer
+// in the format in which `python -m controller solve` prints Joiner's.
 //
 //	parity [-repeat N] WORLD.json
 //	parity -batch < WORLDS > ANSWERS
@@ -11,10 +11,10 @@
 // With -batch it reads worlds from standard input, one JSON object after another, and
 // prints an answer per line, in their order; a world that cannot be read or solved is
 // answered with {"error": "why"}. With -questions it reads what questions.go describes:
-// worlds to schedule or to disrupt, each at a moment of its own.
+// worlds to schedule or to disrupt, each with its own time.
 //
-// Timed as Karpenter's own benchmark is: types, pools and topology are prepared
-// beforehand and only Solve counts (`seconds`); `setupSeconds` is what preparing took.
+// Times are measured as in Karpenter's own benchmark: instance types, NodePools and topology are
+// prepared first, and `seconds` is the time of Solve alone; `setupSeconds` is the preparation.
 package main
 
 import (
@@ -57,7 +57,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/test"
 )
 
-// World is what the engine may look at; every key but pods and instanceTypes is optional.
+// World is the input of the engine; every key except pods and instanceTypes is optional.
 type World struct {
 	Pods                   []*corev1.Pod                   `json:"pods"`
 	Nodes                  []*corev1.Node                  `json:"nodes"`
@@ -75,7 +75,7 @@ type World struct {
 	InstanceTypes          json.RawMessage                 `json:"instanceTypes"`
 }
 
-// Answer is what the engine decided; prices in $/h.
+// Answer is the result of the engine; prices are in $/h.
 type Answer struct {
 	NewNodes      []NewNode           `json:"newNodes"`
 	ExistingNodes map[string][]string `json:"existingNodes"`
@@ -87,7 +87,7 @@ type Answer struct {
 	Repetitions   []float64           `json:"repetitions"`
 }
 
-// NewNode is a node to be made.
+// NewNode is a node to launch.
 type NewNode struct {
 	NodePool      string                           `json:"nodePool"`
 	InstanceTypes []string                         `json:"instanceTypes"`
@@ -163,7 +163,7 @@ func read(raw []byte, path string) (World, []*cloudprovider.InstanceType, error)
 	return world, instanceTypes, err
 }
 
-// batch answers world after world; what one of them makes well known is forgotten before the next.
+// batch solves one world after another; labels that a world registers are removed before the next.
 func batch(in io.Reader, out io.Writer, answerer func([]byte) (any, error)) error {
 	wellKnown := v1.WellKnownLabels.Clone()
 	worlds, answers := json.NewDecoder(in), json.NewEncoder(out)
@@ -230,7 +230,7 @@ func solve(world World, instanceTypes []*cloudprovider.InstanceType, clk clock.C
 	return answer, nil
 }
 
-// engine is what Karpenter runs on: a cluster that its mirror has heard of, and a cloud.
+// engine holds what Karpenter needs: a cluster, its state as Karpenter mirrors it, and a cloud.
 type engine struct {
 	ctx         context.Context
 	kube        *memory
@@ -264,7 +264,7 @@ func prepared(
 	return &engine{ctx, kube, mirror, provider, provisioner, recorder, waiting}, nil
 }
 
-// overlays has Karpenter evaluate the world's overlays, and returns the cloud as it is under them.
+// overlays lets Karpenter evaluate the world's NodeOverlays, and returns the cloud with them applied.
 func overlays(
 	ctx context.Context, kube client.Client, provider cloudprovider.CloudProvider, mirror *state.Cluster,
 ) (cloudprovider.CloudProvider, error) {
@@ -276,7 +276,7 @@ func overlays(
 	return overlay.Decorate(provider, kube, store), nil
 }
 
-// validated sorts out the pods that the provisioner ignores before it schedules.
+// validated removes the pods that the provisioner ignores before it schedules.
 func validated(
 	ctx context.Context, provisioner *provisioning.Provisioner, waiting []*corev1.Pod,
 ) (valid []*corev1.Pod, refused map[string]error) {
@@ -291,7 +291,7 @@ func validated(
 	return valid, refused
 }
 
-// solverOptions are those the provisioner itself passes, with one worker for each of two cores.
+// solverOptions are those of the provisioner, with one worker for each of two cores.
 func solverOptions(ctx context.Context) []scheduling.Options {
 	chosen := options.FromContext(ctx)
 	found := []scheduling.Options{
@@ -320,7 +320,7 @@ func settings(given map[string]string) *options.Options {
 	return chosen
 }
 
-// fill lets the mirror hear of everything, as its informers would tell it.
+// fill updates the mirrored state with every object, as its informers would.
 func fill(ctx context.Context, mirror *state.Cluster, world World) error {
 	for _, claim := range world.NodeClaims {
 		mirror.UpdateNodeClaim(claim)

@@ -20,9 +20,9 @@ import (
 
 const podsOfNode = "spec.nodeName"
 
-// memory answers reads as the cache of a controller does: from maps, pods by their node, each
-// object copied unless the caller forgoes it. The fake client, which would turn every object into
-// JSON and back and look at all pods to find those of a node, has only what is left: the overlays.
+// memory answers reads as the cache of a controller does: from maps, with an index of pods by node,
+// and with a copy of each object unless the caller needs none. The fake client would encode and
+// decode every object as JSON, and scan all pods to find those of a node. It holds only the overlays.
 type memory struct {
 	client.Client
 
@@ -61,7 +61,7 @@ func inMemory(world World, rest client.Client) *memory {
 	}
 }
 
-// Get reads one object.
+// Get returns one object.
 func (m *memory) Get(ctx context.Context, key client.ObjectKey, found client.Object, options ...client.GetOption) error {
 	switch out := found.(type) {
 	case *corev1.Pod:
@@ -73,7 +73,7 @@ func (m *memory) Get(ctx context.Context, key client.ObjectKey, found client.Obj
 	case *v1.NodePool:
 		return m.nodePools.get(key, out)
 	case *corev1.PersistentVolume:
-		// The engine asks for volumes in the namespace of a pod; an API server does not mind.
+		// The engine requests volumes in the namespace of a pod; an API server ignores it.
 		return m.persistentVolumes.get(client.ObjectKey{Name: key.Name}, out)
 	case *corev1.PersistentVolumeClaim:
 		return m.persistentVolumeClaims.get(key, out)
@@ -85,7 +85,7 @@ func (m *memory) Get(ctx context.Context, key client.ObjectKey, found client.Obj
 	return m.Client.Get(ctx, key, found, options...)
 }
 
-// List reads many.
+// List returns all matching objects.
 func (m *memory) List(ctx context.Context, found client.ObjectList, options ...client.ListOption) error {
 	chosen := (&client.ListOptions{}).ApplyOptions(options)
 	switch out := found.(type) {
@@ -113,7 +113,7 @@ type object[T any] interface {
 	DeepCopyInto(*T)
 }
 
-// table holds objects of one kind in the order in which they came.
+// table holds objects of one kind in the order of their creation.
 type table[T any, P object[T]] struct {
 	rows   map[types.NamespacedName]P
 	order  []types.NamespacedName

@@ -9,20 +9,20 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// Question is one line of `parity -questions`, and is answered by one line.
+// Question is one line of `parity -questions`; the answer is one line.
 //
-// "schedule" is answered as a world is; "disrupt" with the commands of one pass, of the first of
-// Karpenter's methods that finds something; "untilSteady" with all commands until nothing more
-// comes, each carried out before the next pass.
+// The answer to "schedule" is that of a world. The answer to "disrupt" has the commands of one pass:
+// those of the first of Karpenter's methods that finds any. The answer to "untilSteady" has all
+// commands until a pass finds none; each command is executed before the next pass.
 type Question struct {
 	Op    string          `json:"op"`
 	World json.RawMessage `json:"world"`
-	// Now is the moment at which it is asked.
+	// Now is the current time of the world.
 	Now time.Time `json:"now"`
-	// Seconds is how long a pass may take, beside Karpenter's own limits; 0 sets none.
+	// Seconds is the time limit of a pass, in addition to Karpenter's own limits; 0 sets none.
 	Seconds float64 `json:"seconds"`
-	// Patient stops the clock while a pass lasts, so that consolidation of single nodes sees them
-	// all, however long that takes, and not as many as it sees in its three minutes.
+	// Patient stops the clock during a pass, so that single-node consolidation evaluates every node
+	// and not only as many as it can within its limit of three minutes.
 	Patient bool `json:"patient"`
 }
 
@@ -52,8 +52,8 @@ func answered(raw []byte) (any, error) {
 	return nil, fmt.Errorf("op %q is none of schedule, disrupt, untilSteady", question.Op)
 }
 
-// simulated is a clock on which what is waited for is over at once. While it runs, the time that
-// a pass takes elapses on it too, so that the limits which Karpenter sets itself hold.
+// simulated is a clock on which every wait ends at once. While it runs, the time that a pass takes
+// elapses on it too, so that Karpenter's own limits apply.
 type simulated struct {
 	clock.Clock
 
@@ -65,14 +65,14 @@ func (s *simulated) begin() { s.began = time.Now() }
 
 func (s *simulated) fake() *clocktesting.FakeClock { return s.Clock.(*clocktesting.FakeClock) }
 
-// rest ends a pass: what it took has passed, and a moment more, so that no two changes of the
-// cluster fall together.
+// rest ends a pass: it advances the clock by the time that the pass took and one second more, so that
+// no two changes of the cluster have the same time.
 func (s *simulated) rest() {
 	s.fake().SetTime(s.Now().Add(time.Second))
 	s.began = time.Time{}
 }
 
-// Now is the moment it began at, and what was waited for.
+// Now returns the time at the start plus all waits.
 func (s *simulated) Now() time.Time {
 	if !s.runs || s.began.IsZero() {
 		return s.Clock.Now()
@@ -80,10 +80,10 @@ func (s *simulated) Now() time.Time {
 	return s.Clock.Now().Add(time.Since(s.began))
 }
 
-// Since is the time that has passed here.
+// Since returns the time that has elapsed on this clock.
 func (s *simulated) Since(moment time.Time) time.Duration { return s.Now().Sub(moment) }
 
-// After is over at once.
+// After fires at once.
 func (s *simulated) After(wait time.Duration) <-chan time.Time {
 	s.fake().Step(wait)
 	over := make(chan time.Time, 1)

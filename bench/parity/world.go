@@ -27,7 +27,7 @@ import (
 
 var errNotAsked = errors.New("a recorded world launches nothing")
 
-// cluster puts the world's objects behind a client, and picks out the pods that wait.
+// cluster returns a client of the world's objects, and the pending pods.
 func cluster(world World) (*memory, []*corev1.Pod) {
 	var waiting []*corev1.Pod
 	for i, pod := range world.Pods {
@@ -61,7 +61,7 @@ func all[T client.Object](found []T) []client.Object {
 	return objects
 }
 
-// catalogue is a cloud that lists types and does nothing else.
+// catalogue is a cloud provider that only lists instance types.
 type catalogue struct{ instanceTypes []*cloudprovider.InstanceType }
 
 func (c *catalogue) GetInstanceTypes(context.Context, *v1.NodePool) ([]*cloudprovider.InstanceType, error) {
@@ -100,7 +100,8 @@ type wireOffering struct {
 	Reserved     int               `json:"reservationCapacity"`
 }
 
-// readInstanceTypes takes types written out, or a file in the layout of Karpenter's kwok provider.
+// readInstanceTypes reads the world's instance types, or a file in the format of Karpenter's kwok
+// provider.
 func readInstanceTypes(raw json.RawMessage, path string) ([]*cloudprovider.InstanceType, error) {
 	var file struct {
 		File string `json:"file"`

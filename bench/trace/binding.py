@@ -62,9 +62,9 @@ def _fits(member: Member, node: Node) -> bool:
 
 def _score(member: Member, node: Node) -> float:
     """Return kube-scheduler's score of a node for a pod, from its two resource scores."""
-    size, room = member.workload.size, node.room
-    cpu = (node.cpu - size.cpu) / room.cpu
-    memory = (node.memory - size.memory) / room.memory
+    size, allocatable = member.workload.size, node.allocatable
+    cpu = (node.cpu - size.cpu) / allocatable.cpu
+    memory = (node.memory - size.memory) / allocatable.memory
     return (cpu + memory) / 2 + 1 - abs(cpu - memory) / 2
 
 

@@ -68,7 +68,7 @@ class Node:
     image: str
     price: float
     launched: float
-    room: Size
+    allocatable: Size
     """Its allocatable capacity, less the requests of daemons."""
 
     cpu: int
@@ -319,8 +319,10 @@ class Cluster:
         price = next(
             one.price for one in kind.offerings if (one.zone, one.capacity_type) == market[1:]
         )
-        room = kind.allocatable
-        size = Size(room[CPU] - self._daemon[CPU], room[MEMORY] - self._daemon[MEMORY])
+        allocatable = kind.allocatable
+        size = Size(
+            allocatable[CPU] - self._daemon[CPU], allocatable[MEMORY] - self._daemon[MEMORY]
+        )
         node = Node(
             state,
             market,
@@ -330,7 +332,7 @@ class Cluster:
             size,
             cpu=size.cpu,
             memory=size.memory,
-            slots=room[PODS] // 1000 - 1,
+            slots=allocatable[PODS] // 1000 - 1,
         )
         self.nodes[name] = node
         self.revision += 1

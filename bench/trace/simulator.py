@@ -339,8 +339,8 @@ class Simulator:
                 spare -= member.ready
                 self._ends(member)
         surge = math.ceil(workload.replicas / 4) if stale else 0
-        room = workload.replicas + surge - len(workload.pods)
-        for _ in range(min(workload.replicas - len(fresh), room)):
+        more = workload.replicas + surge - len(workload.pods)
+        for _ in range(min(workload.replicas - len(fresh), more)):
             self._create_pod(workload)
 
     def _in_deletion_order(self, members: Sequence[Member]) -> list[Member]:
@@ -700,8 +700,8 @@ class Simulator:
 
 def _share(member: Member, node: Node) -> float:
     """Return the share of a node that a pod takes, of the resource it takes most of."""
-    size, room = member.workload.size, node.room
-    return max(size.cpu / room.cpu, size.memory / room.memory)
+    size, allocatable = member.workload.size, node.allocatable
+    return max(size.cpu / allocatable.cpu, size.memory / allocatable.memory)
 
 
 def _next_tick(now: float) -> float:

@@ -125,8 +125,8 @@ def assert_conserved(cluster: Cluster) -> None:
         assert all(everywhere[one.key] == 1 for one in workload.pods.values())
     for node in cluster.nodes.values():
         taken = [one.workload.size for one in node.pods.values()]
-        assert node.cpu == node.room.cpu - sum(size.cpu for size in taken) >= 0
-        assert node.memory == node.room.memory - sum(size.memory for size in taken) >= 0
+        assert node.cpu == node.allocatable.cpu - sum(size.cpu for size in taken) >= 0
+        assert node.memory == node.allocatable.memory - sum(size.memory for size in taken) >= 0
 
 
 @pytest.mark.long

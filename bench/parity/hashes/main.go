@@ -1,7 +1,7 @@
 // Command hashes prints Karpenter's own hashes of NodePools and EC2NodeClasses.
 //
-// It reads objects from standard input, one JSON object after another, and prints a hash
-// per line, in their order: of a NodePool as version v3 has it, of an EC2NodeClass as v6.
+// It reads JSON objects from standard input, and prints one hash per line, in their order: of a
+// NodePool in hash version v3, of an EC2NodeClass in v6.
 package main
 
 import (
@@ -60,7 +60,7 @@ func hashed(object json.RawMessage, caBundle string) (string, error) {
 	return "", fmt.Errorf("kind %q has no hash", named.Kind)
 }
 
-// nodeClassHash writes a class as the API server does before it decodes it: settings of the kubelet
+// nodeClassHash encodes an EC2NodeClass as the API server does before it decodes it: kubelet settings
 // are hashed as they are written.
 func nodeClassHash(object json.RawMessage, caBundle string) (string, error) {
 	var stored map[string]any
