@@ -30,3 +30,8 @@ def is_ours(value: KubernetesObject) -> bool:
 def has_our_class(node: Node) -> bool:
     """Whether a node's label names an EC2NodeClass, even if its NodeClaim no longer exists."""
     return labels.EC2NODECLASS in node.metadata.labels
+
+
+def node_pool_of(value: Node | NodeClaim) -> str:
+    """Return the name of the NodePool that a Node or NodeClaim belongs to; empty without one."""
+    return value.metadata.labels.get(labels.NODEPOOL, "")

@@ -33,13 +33,14 @@ from controller.apis.kinds import Kind, KubernetesObject, T
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import VolumeAttachment
-from controller.apis.ownership import has_our_class, is_ours
+from controller.apis.ownership import has_our_class, is_ours, node_pool_of
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import Resources
 from controller.state.evictions import EvictionGuards
 from controller.state.gangs import gang_of
 from controller.state.indices import Index
 from controller.state.nodes import StateNode, is_closed
+from controller.state.pendingpods import PendingPods
 from controller.state.pods import (
     forbids_disruption,
     is_reschedulable,
@@ -49,7 +50,6 @@ from controller.state.relevance import affects_disruption
 from controller.state.sharing import Replicas
 from controller.state.snapshot import Snapshot
 from controller.state.usage import PoolUsage
-from controller.state.waiting import Waiting
 
 MIRRORED: tuple[Kind[Any], ...] = (
     kinds.POD,
@@ -85,7 +85,7 @@ contains thousands of nodes."""
 CLOSED = "closed"
 """The index group of nodes that accept no pods yet."""
 
-REMEMBERED_ENDS = 10_000
+MAX_DELETED_UIDS = 10_000
 """The number of UIDs of deleted objects that are kept, so that late events do not restore them."""
 
 ChangeListener = Callable[[Kind[Any], Any, Any], None]
@@ -133,17 +133,17 @@ class Cluster:
         self._objects: dict[Kind[Any], dict[str, Any]] = {kind: {} for kind in self._mirrored}
         self._listings: dict[Kind[Any], set[str]] = {}
         self._synced: set[Kind[Any]] = set()
-        self._ended: dict[str, None] = {}
+        self._deleted_uids: dict[str, None] = {}
         self._replicas = Replicas()
         self._pods_by_node = Index(kinds.POD, lambda pod: pod.spec.node_name)
         self._pods_by_gang = Index(kinds.POD, gang_of)
-        self._waiting = Waiting()
+        self._pending = PendingPods()
         self._nodes_by_provider_id = Index(kinds.NODE, lambda node: node.spec.provider_id)
-        self._nodes_by_pool = Index(kinds.NODE, _pool_of)
+        self._nodes_by_pool = Index(kinds.NODE, node_pool_of)
         self._closed_nodes = Index(kinds.NODE, lambda node: CLOSED if is_closed(node) else "")
         self._claims_by_provider_id = Index(kinds.NODE_CLAIM, lambda c: c.status.provider_id)
         self._claims_by_instance = Index(kinds.NODE_CLAIM, _instance_id)
-        self._claims_by_pool = Index(kinds.NODE_CLAIM, _pool_of)
+        self._claims_by_pool = Index(kinds.NODE_CLAIM, node_pool_of)
         self._claims_by_class = Index(kinds.NODE_CLAIM, lambda c: c.spec.node_class_ref.name)
         self._claims_by_launch = Index(kinds.NODE_CLAIM, _launch_of)
         self._attachments = Index(kinds.VOLUME_ATTACHMENT, lambda a: a.spec.node_name)
@@ -191,13 +191,13 @@ class Cluster:
         if change.type == "RESET":
             self._listings[kind] = set()
         elif change.type == "SYNCED":
-            named = self._listings.pop(kind, set())
-            for key in [key for key in self._objects[kind] if key not in named]:
+            listed = self._listings.pop(kind, set())
+            for key in [key for key in self._objects[kind] if key not in listed]:
                 self._remove(kind, key)
             self._synced.add(kind)
         elif change.object is not None:
             if change.type == "DELETED":
-                self._end(kind, change.object)
+                self._observe_deletion(kind, change.object)
             else:
                 self.observe(kind, change.object)
 
@@ -212,11 +212,11 @@ class Cluster:
         metadata = value.metadata
         if kind in self._listings:
             self._listings[kind].add(key)
-        if metadata.uid in self._ended or (before is not None and _is_no_news(value, before)):
+        if metadata.uid in self._deleted_uids or (before is not None and _is_stale(value, before)):
             return
         if metadata.is_deleting and not metadata.finalizers and kind in FINALIZED:
             # The write that removes the last finalizer returns the deleted object.
-            self._end(kind, value)
+            self._observe_deletion(kind, value)
             return
         if kind == kinds.POD:
             value = cast("T", self._replicas.shared(cast(Pod, value)))
@@ -227,7 +227,7 @@ class Cluster:
         self._objects[kind][key] = value
         self._index(kind, key, value)
         if kind == kinds.POD:
-            self._waiting.change(before, cast(Pod, value))
+            self._pending.change(before, cast(Pod, value))
         self._notify(kind, before, value)
 
     def insert_claim(self, claim: NodeClaim) -> None:
@@ -313,15 +313,15 @@ class Cluster:
 
     def pods_of_gang(self, name: str) -> tuple[Pod, ...]:
         """Return the pods of a gang (`namespace/name`), also pending and terminal ones."""
-        return self._pods_by_gang.named(name)
+        return self._pods_by_gang.sorted_by_name(name)
 
     def pending_pods(self) -> tuple[Pod, ...]:
         """Return the pending pods that need a new node, sorted by name."""
-        return self._waiting.all()
+        return self._pending.all()
 
     def undecided_pods(self) -> tuple[Pod, ...]:
         """Return the pods that no scheduler has tried yet and that are not known to be pending."""
-        return self._waiting.undecided()
+        return self._pending.undecided()
 
     def queued(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
         """Return pods in the order in which kube-scheduler tries them: by priority, then by age.
@@ -330,16 +330,16 @@ class Cluster:
         seconds. Bound pods are last. Cost: O(n log n) of the given pods; others are not read.
         """
         return tuple(
-            sorted(pods, key=lambda p: (-(p.spec.priority or 0), self._waiting.position(p.key)))
+            sorted(pods, key=lambda p: (-(p.spec.priority or 0), self._pending.position(p.key)))
         )
 
     def has_undecided_pods(self, now: datetime) -> bool:
         """Whether a scheduler that found no node for other pods still has pods to try."""
-        return self._waiting.has_undecided(now)
+        return self._pending.has_undecided(now)
 
     def begins_to_wait(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether a stored change makes a pod pending."""
-        return self._waiting.is_news(before, after)
+        return self._pending.becomes_pending(before, after)
 
     def replicas(self, owners: Iterable[str]) -> Counter[str]:
         """Return the number of pods of each of these workloads, by the workload's UID."""
@@ -376,11 +376,11 @@ class Cluster:
 
     def claims_of(self, node_pool: str) -> tuple[NodeClaim, ...]:
         """Return the NodeClaims of a pool, sorted by name."""
-        return self._claims_by_pool.named(node_pool)
+        return self._claims_by_pool.sorted_by_name(node_pool)
 
     def claims_of_class(self, node_class: str) -> tuple[NodeClaim, ...]:
         """Return the NodeClaims that refer to an EC2NodeClass, sorted by name."""
-        return self._claims_by_class.named(node_class)
+        return self._claims_by_class.sorted_by_name(node_class)
 
     def claims_sharing(self, launch: SharedLaunch) -> Collection[NodeClaim]:
         """Return the NodeClaims of a shared launch that exist and are not being deleted."""
@@ -392,15 +392,15 @@ class Cluster:
 
     def nodes_in(self, node_pool: str) -> tuple[Node, ...]:
         """Return the nodes with the label of a pool, sorted by name."""
-        return self._nodes_by_pool.named(node_pool)
+        return self._nodes_by_pool.sorted_by_name(node_pool)
 
     def closed_nodes(self) -> tuple[Node, ...]:
         """Return the nodes that exist and accept no pods yet, sorted by name (see `is_closed`)."""
-        return self._closed_nodes.named(CLOSED)
+        return self._closed_nodes.sorted_by_name(CLOSED)
 
     def attachments_to(self, node_name: str) -> tuple[VolumeAttachment, ...]:
         """Return the VolumeAttachments of a node, sorted by name."""
-        return self._attachments.named(node_name)
+        return self._attachments.sorted_by_name(node_name)
 
     def usage_of(self, node_pool: str) -> Resources:
         """Return the capacity of all nodes of a pool in thousandths, and their number as `nodes`.
@@ -418,7 +418,7 @@ class Cluster:
 
     def owner_of(self, claim: NodeClaim) -> str | None:
         """Return the name of the pool that owns a NodeClaim, or None if it no longer exists."""
-        pool = self.get(kinds.NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
+        pool = self.get(kinds.NODE_POOL, node_pool_of(claim))
         owners = {owner.uid for owner in claim.metadata.owner_references}
         return pool.metadata.name if pool is not None and pool.metadata.uid in owners else None
 
@@ -441,7 +441,7 @@ class Cluster:
         More than one is an error. The node name in the NodeClaim's status is not used: EC2 reuses
         IP addresses, and with them node names.
         """
-        return self._nodes_by_provider_id.named(claim.status.provider_id)
+        return self._nodes_by_provider_id.sorted_by_name(claim.status.provider_id)
 
     def nominated_for(self, name: str) -> tuple[Pod, ...]:
         """Return the pods for which a node, given by node or NodeClaim name, is nominated."""
@@ -450,7 +450,7 @@ class Cluster:
 
     def claim_of(self, node: Node) -> NodeClaim | None:
         """Return Joiner's NodeClaim with the node's provider ID, or None."""
-        claims = self._claims_by_provider_id.named(node.spec.provider_id)
+        claims = self._claims_by_provider_id.sorted_by_name(node.spec.provider_id)
         return next(filter(self.is_adopted, claims), None)
 
     def is_adopted(self, claim: NodeClaim) -> bool:
@@ -471,7 +471,7 @@ class Cluster:
 
     def manages(self, node: Node) -> bool:
         """Whether Joiner manages a node: it has, or had, one of Joiner's NodeClaims."""
-        claims = self._claims_by_provider_id.named(node.spec.provider_id)
+        claims = self._claims_by_provider_id.sorted_by_name(node.spec.provider_id)
         return any(map(self.is_adopted, claims)) if claims else has_our_class(node)
 
     def state_nodes(self, now: datetime) -> tuple[StateNode, ...]:
@@ -481,8 +481,8 @@ class Cluster:
         nodes = [node for *_, node in self._sorted_nodes]
         for name in self._marked | self._nominated.keys() | self._buffered:
             for entry in self._entries_named(name):
-                place = bisect_left(self._sorted_nodes, entry)
-                nodes[place] = self._flagged(entry[-1], _names_of(entry[-1]))
+                index = bisect_left(self._sorted_nodes, entry)
+                nodes[index] = self._flagged(entry[-1], _names_of(entry[-1]))
         return tuple(nodes)
 
     def state_node(self, name: str) -> StateNode | None:
@@ -549,17 +549,17 @@ class Cluster:
         It shares the frozen objects and copies only the indices.
         """
         self._join_changes()
-        picture = copy(self)
-        picture._objects = {kind: objects.copy() for kind, objects in self._objects.items()}
-        picture._pods_by_node = self._pods_by_node.copied()
-        picture._claims_by_provider_id = self._claims_by_provider_id.copied()
-        picture._changed_instances = set()
-        picture._running_on = {}
-        picture._nodes_by_instance = self._nodes_by_instance.copy()
-        picture._sorted_nodes = self._sorted_nodes.copy()
-        picture._usage = PoolUsage()
-        picture._usage.node_count = self._usage.node_count
-        return picture
+        frozen = copy(self)
+        frozen._objects = {kind: objects.copy() for kind, objects in self._objects.items()}
+        frozen._pods_by_node = self._pods_by_node.copied()
+        frozen._claims_by_provider_id = self._claims_by_provider_id.copied()
+        frozen._changed_instances = set()
+        frozen._running_on = {}
+        frozen._nodes_by_instance = self._nodes_by_instance.copy()
+        frozen._sorted_nodes = self._sorted_nodes.copy()
+        frozen._usage = PoolUsage()
+        frozen._usage.node_count = self._usage.node_count
+        return frozen
 
     # Internals.
 
@@ -567,7 +567,7 @@ class Cluster:
         self._nominated = {
             name: nomination
             for name, nomination in self._nominated.items()
-            if nomination.until > now and any(map(self._is_where_it_was, nomination.pods))
+            if nomination.until > now and any(map(self._is_still_nominated, nomination.pods))
         }
 
     def _flagged(self, node: StateNode, names: Iterable[str]) -> StateNode:
@@ -590,7 +590,7 @@ class Cluster:
         names = sorted(self._running_on)
         return tuple(chain.from_iterable(self._running_on[name] for name in names))
 
-    def _is_where_it_was(self, pod: Pod) -> bool:
+    def _is_still_nominated(self, pod: Pod) -> bool:
         known = self.get(kinds.POD, pod.metadata.name, pod.metadata.namespace)
         return (
             known is not None
@@ -599,10 +599,10 @@ class Cluster:
             and not is_terminal(known)
         )
 
-    def _end(self, kind: Kind[T], value: T) -> None:
-        self._ended[value.metadata.uid] = None
-        if len(self._ended) > REMEMBERED_ENDS:
-            del self._ended[next(iter(self._ended))]
+    def _observe_deletion(self, kind: Kind[T], value: T) -> None:
+        self._deleted_uids[value.metadata.uid] = None
+        if len(self._deleted_uids) > MAX_DELETED_UIDS:
+            del self._deleted_uids[next(iter(self._deleted_uids))]
         key = key_of(value)
         known = self._objects[kind].get(key)
         if known is not None and known.metadata.uid == value.metadata.uid:
@@ -613,7 +613,7 @@ class Cluster:
         self.revision += 1
         self._unindex(kind, key, value)
         if kind == kinds.POD:
-            self._waiting.change(value, None)
+            self._pending.change(value, None)
         if kind in (kinds.NODE, kinds.NODE_CLAIM):
             self._marked.discard(key)
             self._nominated.pop(key, None)
@@ -628,7 +628,7 @@ class Cluster:
     def _index(self, kind: Kind[Any], key: str, value: Any) -> None:
         for index in self._indices.get(kind, ()):
             index.add(key, value)
-        self._note_instance(kind, value)
+        self._record_instance_change(kind, value)
         if len(self._changed_instances) >= JOINED_AT_ONCE:
             self._join_changes()
         if kind == kinds.POD:
@@ -637,7 +637,7 @@ class Cluster:
     def _unindex(self, kind: Kind[Any], key: str, value: Any) -> None:
         for index in self._indices.get(kind, ()):
             index.discard(key, value)
-        self._note_instance(kind, value)
+        self._record_instance_change(kind, value)
         if kind == kinds.POD:
             self._count_replica(value, -1)
 
@@ -651,7 +651,7 @@ class Cluster:
             if not self._replicas_of[owner.uid]:
                 del self._replicas_of[owner.uid]
 
-    def _note_instance(self, kind: Kind[Any], value: Any) -> None:
+    def _record_instance_change(self, kind: Kind[Any], value: Any) -> None:
         """Record that a node changed: it is joined again at the next read."""
         if kind in (kinds.NODE, kinds.NODE_CLAIM):
             self._changed_instances.add(_group_of(kind, value))
@@ -663,11 +663,11 @@ class Cluster:
         for group in self._changed_instances:
             for entry in self._entries(group):
                 del self._sorted_nodes[bisect_left(self._sorted_nodes, entry)]
-            joined = self._joined(group)
-            self._nodes_by_instance[group] = joined
-            if not joined:
+            nodes = self._state_nodes_of(group)
+            self._nodes_by_instance[group] = nodes
+            if not nodes:
                 del self._nodes_by_instance[group]
-            self._usage.replace(group, joined)
+            self._usage.replace(group, nodes)
             for entry in self._entries(group):
                 insort(self._sorted_nodes, entry)
         self._changed_instances.clear()
@@ -685,7 +685,7 @@ class Cluster:
                 if name in _names_of(entry[-1]):
                     yield entry
 
-    def _joined(self, group: str) -> tuple[StateNode, ...]:
+    def _state_nodes_of(self, group: str) -> tuple[StateNode, ...]:
         """Return the nodes of one provider ID: the first Node is joined with its NodeClaim.
 
         An object without a provider ID has a group of its own: `node/<name>` or `claim/<name>`.
@@ -693,16 +693,16 @@ class Cluster:
         kind, _, name = group.partition("/")
         if kind == "node":
             node = self.get(kinds.NODE, name)
-            return (_joined(node, None),) if node and not node.spec.provider_id else ()
+            return (_state_node(node, None),) if node and not node.spec.provider_id else ()
         if kind == "claim":
             claim = self.get(kinds.NODE_CLAIM, name)
-            return (_joined(None, claim),) if claim and not claim.status.provider_id else ()
-        claims = self._claims_by_provider_id.named(group)
-        nodes = self._nodes_by_provider_id.named(group)
+            return (_state_node(None, claim),) if claim and not claim.status.provider_id else ()
+        claims = self._claims_by_provider_id.sorted_by_name(group)
+        nodes = self._nodes_by_provider_id.sorted_by_name(group)
         if not nodes:
-            return tuple(_joined(None, claim) for claim in claims)
-        first = _joined(nodes[0], self.claim_of(nodes[0]))
-        return (first, *(_joined(node, None) for node in nodes[1:]))
+            return tuple(_state_node(None, claim) for claim in claims)
+        first = _state_node(nodes[0], self.claim_of(nodes[0]))
+        return (first, *(_state_node(node, None) for node in nodes[1:]))
 
 
 def key_of(value: KubernetesObject) -> str:
@@ -727,7 +727,7 @@ def _instance_id(claim: NodeClaim) -> str:
     return claim.status.provider_id.rpartition("/")[2]
 
 
-def _is_no_news(value: KubernetesObject, known: KubernetesObject) -> bool:
+def _is_stale(value: KubernetesObject, known: KubernetesObject) -> bool:
     """Whether a version of an object is the stored version or an older one.
 
     Resource versions of one object are increasing numbers. They are not compared if the UIDs
@@ -739,7 +739,7 @@ def _is_no_news(value: KubernetesObject, known: KubernetesObject) -> bool:
     return int(theirs) <= int(ours)
 
 
-def _joined(node: Node | None, claim: NodeClaim | None) -> StateNode:
+def _state_node(node: Node | None, claim: NodeClaim | None) -> StateNode:
     parts = [part.metadata for part in (node, claim) if part is not None]
     return StateNode(node=node, claim=claim, deleting=any(part.is_deleting for part in parts))
 
@@ -750,10 +750,6 @@ def _names_of(node: StateNode) -> tuple[str, ...]:
 
 
 _name_of = attrgetter("name")
-
-
-def _pool_of(value: Node | NodeClaim) -> str:
-    return value.metadata.labels.get(labels.NODEPOOL, "")
 
 
 def _by_kind(*indices: Index[Any]) -> dict[Kind[Any], list[Index[Any]]]:

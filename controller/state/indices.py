@@ -46,7 +46,7 @@ class Index(Generic[T]):
         """Return the members of a group in the order of their addition."""
         return self._members.get(group, {}).values()
 
-    def named(self, group: str) -> tuple[T, ...]:
+    def sorted_by_name(self, group: str) -> tuple[T, ...]:
         """Return the members of a group, sorted by name."""
         members = self._members.get(group, {})
         return tuple(members[key] for key in sorted(members))

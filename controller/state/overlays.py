@@ -112,9 +112,9 @@ def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple
 
     Pools with equal results have equal instance types.
     """
-    named = {key for overlay in overlays for key in requirements.read(overlay.spec.requirements)}
+    keys = {key for overlay in overlays for key in requirements.read(overlay.spec.requirements)}
     return frozenset(
-        (key, value) for key, value in _labels(pool).items() if labels.normalized(key) in named
+        (key, value) for key, value in _labels(pool).items() if labels.normalized(key) in keys
     )
 
 

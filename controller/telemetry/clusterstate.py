@@ -11,10 +11,11 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.apis import kinds, labels
+from controller.apis import kinds
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes import quantities
 from controller.apis.kubernetes.pods import Quantities
+from controller.apis.ownership import node_pool_of
 from controller.constraints.resources import Resources, parsed, pod_requests, total
 from controller.state.cluster import Cluster
 from controller.state.pods import is_terminal, pending_resize
@@ -52,10 +53,10 @@ class FromMirror(Collector):
 @contextmanager
 def frozen(cluster: Cluster, collectors: Iterable[FromMirror]) -> Iterator[None]:
     """Make collectors read a copy of the mirror, so that another thread may collect them."""
-    picture = cluster.frozen()
+    copy = cluster.frozen()
     with ExitStack() as readings:
         for collector in collectors:
-            readings.enter_context(collector.reading(picture))
+            readings.enter_context(collector.reading(copy))
         yield
 
 
@@ -130,7 +131,7 @@ class ClusterState(FromMirror):
         for claim in self._cluster.list(kinds.NODE_CLAIM):
             offering = self._market.offering(claim) if claim.status.provider_id else None
             if offering is not None:
-                pool = costs[claim.metadata.labels.get(labels.NODEPOOL, "")]
+                pool = costs[node_pool_of(claim)]
                 for part, dollars in offering.price_parts.items():
                     pool[part] += dollars
         return costs

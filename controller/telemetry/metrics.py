@@ -28,6 +28,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.ownership import node_pool_of
 from controller.cloudprovider.errors import (
     InsufficientCapacityError,
     NodeClaimNotFoundError,
@@ -100,7 +101,7 @@ class Metrics:
     def claim_created(self, claim: NodeClaim, reason: str) -> None:
         """Count a created NodeClaim."""
         relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED, "false")
-        self._claims_created.labels(reason, _pool(claim), relaxed).inc()
+        self._claims_created.labels(reason, node_pool_of(claim), relaxed).inc()
 
     def disrupted(self, claim: NodeClaim, reason: str, *, pods: int = 0, policy: str = "") -> None:
         """Count a disrupted NodeClaim; `reason` is in snake_case.
@@ -109,7 +110,13 @@ class Metrics:
         consolidationPolicy if consolidation disrupts it, otherwise empty.
         """
         capacity_type = claim.metadata.labels.get(labels.CAPACITY_TYPE, "")
-        values = (reason, _pool(claim), capacity_type, _snake(policy), _termination_mode(claim))
+        values = (
+            reason,
+            node_pool_of(claim),
+            capacity_type,
+            _snake(policy),
+            _termination_mode(claim),
+        )
         self._claims_disrupted.labels(*values).inc()
         self._pods_disrupted.labels(*values).inc(pods)
 
@@ -123,7 +130,7 @@ class Metrics:
         capacity_type = claim.metadata.labels.get(labels.CAPACITY_TYPE, "")
         self._claims_repaired.labels(
             _snake(condition),
-            _pool(claim),
+            node_pool_of(claim),
             capacity_type,
             claim.status.image_id,
             _termination_mode(claim) if drain_bound is None else _mode(drain_bound),
@@ -133,32 +140,36 @@ class Metrics:
         """Count a deleted NodeClaim, and observe how long its termination took."""
         own = claim.metadata.labels
         self._claims_terminated.labels(
-            _pool(claim), own.get(labels.CAPACITY_TYPE, ""), own.get(labels.ZONE, "")
+            node_pool_of(claim), own.get(labels.CAPACITY_TYPE, ""), own.get(labels.ZONE, "")
         ).inc()
         _observe_since(
-            self._claim_termination, _pool(claim), claim.metadata.deletion_timestamp, now
+            self._claim_termination, node_pool_of(claim), claim.metadata.deletion_timestamp, now
         )
         terminating = conditions.find(claim.status.conditions, INSTANCE_TERMINATING)
         since = terminating.last_transition_time if terminating else None
-        _observe_since(self._instance_termination, _pool(claim), since, now)
+        _observe_since(self._instance_termination, node_pool_of(claim), since, now)
 
     def node_created(self, claim: NodeClaim) -> None:
         """Count a registered node."""
         zone = claim.metadata.labels.get(labels.ZONE, "")
-        self._nodes_created.labels(_pool(claim), zone).inc()
+        self._nodes_created.labels(node_pool_of(claim), zone).inc()
 
     def drained(self, node: Node, reason: str, *, pods: int = 0) -> None:
         """Count a drained node; `pods` is how many pods were evicted or deleted."""
-        self._nodes_drained.labels(_pool(node)).inc()
+        self._nodes_drained.labels(node_pool_of(node)).inc()
         self._pods_drained.labels(reason).inc(pods)
 
     def node_terminated(self, node: Node, now: datetime) -> None:
         """Count a node whose finalizer was removed, and observe its termination and lifetime."""
-        self._nodes_terminated.labels(_pool(node), node.metadata.labels.get(labels.ZONE, "")).inc()
+        self._nodes_terminated.labels(
+            node_pool_of(node), node.metadata.labels.get(labels.ZONE, "")
+        ).inc()
         if node.metadata.deletion_timestamp is not None:
             waited = (now - node.metadata.deletion_timestamp).total_seconds()
-            self._node_termination.observe(waited, _pool(node))
-        _observe_since(self._node_lifetime, _pool(node), node.metadata.creation_timestamp, now)
+            self._node_termination.observe(waited, node_pool_of(node))
+        _observe_since(
+            self._node_lifetime, node_pool_of(node), node.metadata.creation_timestamp, now
+        )
 
     def evicted(self, code: int) -> None:
         """Count an eviction request by its HTTP status."""
@@ -735,10 +746,6 @@ class Metrics:
 def _dynamic_resources(pod: Pod) -> str:
     """Return the label value: whether a pod requests devices through ResourceClaims."""
     return "true" if pod.spec.resource_claims else "false"
-
-
-def _pool(owned: NodeClaim | Node) -> str:
-    return owned.metadata.labels.get(labels.NODEPOOL, "")
 
 
 def _observe_since(histogram: Histogram, pool: str, since: datetime | None, now: datetime) -> None:

@@ -92,7 +92,7 @@ class LargeController(WholeController):
         """Report objects as deleted to the controller's state."""
         for each in objects:
             self.cluster.apply(kind, Change("DELETED", each))
-            self.cluster._ended.clear()  # the same uid may be added again
+            self.cluster._deleted_uids.clear()  # the same uid may be added again
 
     def act(self) -> None:
         """Make every loop accept nudges as if it were running; none processes a key by itself."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
+from controller.apis.ownership import node_pool_of
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
@@ -52,7 +52,7 @@ class MeteredCloud(CloudDecorator):
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
         """Launch the NodeClaim's instance."""
-        with self._timed("Create", _pool(claim)):
+        with self._timed("Create", node_pool_of(claim)):
             return await super().launch(claim, node_class, types)
 
     async def terminate(self, provider_id: str) -> None:
@@ -67,7 +67,7 @@ class MeteredCloud(CloudDecorator):
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return the instance of a NodeClaim whose status does not name it yet, or None."""
-        with self._timed("List", _pool(claim)):
+        with self._timed("List", node_pool_of(claim)):
             return await super().launched_for(claim)
 
     async def has_launched(self, launch: SharedLaunch) -> bool:
@@ -82,9 +82,5 @@ class MeteredCloud(CloudDecorator):
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
         """Return why the instance no longer matches its EC2NodeClass, or None."""
-        with self._timed("IsDrifted", _pool(claim)):
+        with self._timed("IsDrifted", node_pool_of(claim)):
             return await super().drift_reason(claim, node_class)
-
-
-def _pool(claim: NodeClaim) -> str:
-    return claim.metadata.labels.get(labels.NODEPOOL, "")

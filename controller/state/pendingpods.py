@@ -24,7 +24,7 @@ class _Observation:
     sequence: int
 
 
-class Waiting:
+class PendingPods:
     """The pods that a scheduler reported unschedulable, and untried pods that are equal to them.
 
     Keys are `namespace/name`.
@@ -86,7 +86,7 @@ class Waiting:
             for seen in self._untried.values()
         )
 
-    def is_news(self, before: Pod | None, after: Pod | None) -> bool:
+    def becomes_pending(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether the last change made a pod pending that was not predicted to be."""
         if after is None or not is_provisionable(after):
             return False

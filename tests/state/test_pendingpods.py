@@ -9,7 +9,7 @@ import pytest
 
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.pods import Pod
-from controller.state.waiting import Waiting
+from controller.state.pendingpods import PendingPods
 from tests.builders import make_pod
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -45,23 +45,23 @@ class Scenario:
     """Changes of pods, one after another."""
 
     def __init__(self) -> None:
-        self.waiting = Waiting()
+        self.pending = PendingPods()
         self.pods: dict[str, Pod] = {}
 
     def now(self, pod: Pod) -> bool:
         """Store a version of a pod; return whether it becomes pending."""
         before = self.pods.get(pod.key)
         self.pods[pod.key] = pod
-        self.waiting.change(before, pod)
-        return self.waiting.is_news(before, pod)
+        self.pending.change(before, pod)
+        return self.pending.becomes_pending(before, pod)
 
     def gone(self, pod: Pod) -> None:
         """Delete a pod."""
-        self.waiting.change(self.pods.pop(pod.key), None)
+        self.pending.change(self.pods.pop(pod.key), None)
 
     def names(self) -> list[str]:
         """Return the names of the pending pods."""
-        return [pod.metadata.name for pod in self.waiting.all()]
+        return [pod.metadata.name for pod in self.pending.all()]
 
 
 @pytest.fixture
@@ -95,19 +95,19 @@ def test_after_a_rejection_kube_scheduler_is_expected_to_try_equal_pods_soon(
     scenario: Scenario,
 ) -> None:
     scenario.now(made("b", owner="others"))
-    assert not scenario.waiting.has_undecided(NOW)
+    assert not scenario.pending.has_undecided(NOW)
 
     scenario.now(made("a", REFUSED))
-    assert scenario.waiting.has_undecided(NOW)
+    assert scenario.pending.has_undecided(NOW)
 
     scenario.now(made("b", node="n1", owner="others"))
-    assert not scenario.waiting.has_undecided(NOW)
+    assert not scenario.pending.has_undecided(NOW)
 
 
 def test_a_pod_that_waits_with_an_equal_pod_is_decided(scenario: Scenario) -> None:
     scenario.now(made("b"))
     scenario.now(made("a", REFUSED))
-    assert not scenario.waiting.has_undecided(NOW)
+    assert not scenario.pending.has_undecided(NOW)
 
 
 def test_a_pod_that_stays_untried_for_long_is_not_awaited(
@@ -116,7 +116,7 @@ def test_a_pod_that_stays_untried_for_long_is_not_awaited(
     scenario.now(made("b", owner="others"))
     scenario.now(made("a", REFUSED))
 
-    assert not scenario.waiting.has_undecided(NOW + timedelta(minutes=1))
+    assert not scenario.pending.has_undecided(NOW + timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(
