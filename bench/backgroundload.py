@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bench.sides import until
+from bench.endtoend.sides import until
 from testbed.kube.client import ConflictError, KubeClient
 
 NAMESPACE = "background"

@@ -35,10 +35,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from bench import backgroundload, opening
+from bench import backgroundload
 from bench.apifront import Front, kubeconfig
+from bench.largecluster import opening
+from bench.largecluster.observedreplica import SENT
 from bench.memory import Meter, pss
-from bench.observedreplica import SENT
 from controller.apis import kinds
 from controller.apiserver.fake import FakeApiServer
 from testbed.environment import CHECKOUT
@@ -53,7 +54,7 @@ TICKS = 20
 """Number of times per second at which events are written."""
 
 LONGEST_REPORT = 2**26
-INSIDE = "from bench import observedreplica; observedreplica.run()"
+INSIDE = "from bench.largecluster import observedreplica; observedreplica.run()"
 
 
 class LoadedApiServer(FakeApiServer):

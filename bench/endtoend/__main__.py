@@ -29,11 +29,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.backgroundload import BackgroundLoad
+from bench.endtoend.sides import INSTANCE_SECONDS, PATIENCE_SECONDS, Joiner, Karpenter, Side, until
+from bench.endtoend.stopwatch import STAGES, Stopwatch
 from bench.memory import Meter
 from bench.nodeprice import VOLUMES
 from bench.parity import engines
-from bench.sides import INSTANCE_SECONDS, PATIENCE_SECONDS, Joiner, Karpenter, Side, until
-from bench.stopwatch import STAGES, Stopwatch
 from testbed.cloud.control import CloudControl
 from testbed.demo.scenario import SIZES
 from testbed.environment import CHECKOUT
