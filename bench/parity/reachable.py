@@ -149,7 +149,7 @@ class _Program:
         classes = np.flatnonzero(fits & (self._total > 0))
         most = np.minimum(_times(model.sizes[classes], free), self._total[classes])
         for place, number in enumerate(classes.tolist()):
-            for rule in model.rules[number].stated:
+            for rule in model.rules[number].owned:
                 if rule.is_local:
                     # Pods on the node keep others out. They leave only if the node is removed, and
                     # then it takes no pods at all, so they count for the whole program.

@@ -22,13 +22,13 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.disruption import candidates
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
-from controller.disruption.consolidateafter import Gathering
+from controller.disruption.consolidateafter import ConsolidationDelay
 from controller.disruption.costs import workload_starts
 from controller.disruption.deletioncosts import ranking
 from controller.disruption.methods import emptiness
 from controller.disruption.methods.order import confirm, decide
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
-from controller.reconcilers.disruption.disruptor import GATHERING
+from controller.reconcilers.disruption.disruptor import MAX_CONSOLIDATION_DELAY
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.reconcilers.provisioning.provisioner import with_placed
 from controller.scheduling.results import NewNode
@@ -106,8 +106,10 @@ class Joiner:
 
     _decision: Decision = field(default_factory=Decision)
     _planned: tuple[str, ...] = ()
-    _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
-    _begun: Mapping[str, datetime] = field(default_factory=dict)
+    _delay: ConsolidationDelay = field(
+        default_factory=lambda: ConsolidationDelay(MAX_CONSOLIDATION_DELAY)
+    )
+    _start_times: Mapping[str, datetime] = field(default_factory=dict)
 
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
@@ -140,8 +142,8 @@ class Joiner:
         going = [name for one in self._decision.commands for name in sorted(one.names)]
         self._planned = (*going, *sorted(self._decision.held_back.difference(going)))
         if not any(one.reason is Reason.UNDERUTILIZED for one in self._decision.commands):
-            self._gathering.end()
-        elif self._gathering.left(problem) > timedelta(0):
+            self._delay.end()
+        elif self._delay.left(problem) > timedelta(0):
             return [_move(one) for one in empty]
         return [_move(one) for one in (*empty, *self._decision.commands)]
 
@@ -164,14 +166,14 @@ class Joiner:
 
     def _problem(self, cluster: Cluster) -> DisruptionProblem:
         snapshot, waiting = cluster.snapshot(), [one.seen for one in cluster.waiting.values()]
-        self._begun = workload_starts((*snapshot.pods, *waiting), self._begun)
+        self._start_times = workload_starts((*snapshot.pods, *waiting), self._start_times)
         return DisruptionProblem(
             snapshot=snapshot,
             node_pools=cluster.node_pools,
             now=moment(cluster.now),
             pending=tuple(waiting),
             settings=self.settings,
-            begun=self._begun,
+            workload_start_times=self._start_times,
         )
 
 

@@ -203,10 +203,10 @@ def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
 
 def pause(state: StateNode, problem: DisruptionProblem) -> str | None:
     """Return why a node is not disrupted at the moment, regardless of its annotations."""
-    if state.name in problem.resting:
+    if state.name in problem.backed_off:
         return "A disruption of this node failed recently; retrying after a pause"
-    if state.name in problem.awaiting:
-        return f"Waiting for its replacement {problem.awaiting[state.name]} to become ready"
+    if (replacement := problem.pending_replacements.get(state.name)) is not None:
+        return f"Waiting for its replacement {replacement} to become ready"
     if state.name in problem.kept:
         return problem.kept[state.name]
     if state.claim is not None and is_true(state.claim.status.conditions, REBOOTING):

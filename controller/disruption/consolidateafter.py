@@ -72,7 +72,7 @@ def _moves_pods(pool: NodePool) -> bool:
 
 
 @dataclass(slots=True)
-class Gathering:
+class ConsolidationDelay:
     """Delays consolidation while more nodes become consolidatable soon.
 
     When many pods end at once, nodes become consolidatable within seconds of one another. A plan

@@ -132,11 +132,11 @@ class SavingDurations:
         pods: Sequence[Pod],
         settings: DisruptionSettings,
         now: datetime,
-        begun: Mapping[str, datetime] = MappingProxyType({}),
+        start_times: Mapping[str, datetime] = MappingProxyType({}),
     ) -> None:
-        """Read the running pods; `begun` has the start times from `workload_starts`."""
+        """Read the running pods; `start_times` has the start times from `workload_starts`."""
         self._settings, self._now = settings, now
-        self._pods, self._begun = pods, begun
+        self._pods, self._start_times = pods, start_times
         self._known_lives: dict[str, timedelta] = {}
 
     @cached_property
@@ -145,7 +145,7 @@ class SavingDurations:
 
     @cached_property
     def _since(self) -> Mapping[str, datetime]:
-        return workload_starts(self._running, self._begun)
+        return workload_starts(self._running, self._start_times)
 
     @cached_property
     def _quiet_since(self) -> datetime | None:

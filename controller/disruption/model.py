@@ -50,7 +50,8 @@ class Rule:
 
     `domain` (nodes) is −1 for nodes that do not count; `universe` marks the domains that a spread
     compares. `counted` and `owners` (domains) are pods that do not move. `members` are the
-    classes that the rule counts, `stating` the classes that state it.
+    classes that the rule counts, `owner_classes` the classes that have the rule in
+    their spec.
     """
 
     group: TopologyGroup
@@ -59,7 +60,7 @@ class Rule:
     counted: Vector
     owners: Vector
     members: Indices
-    stating: Indices
+    owner_classes: Indices
 
     @property
     def type(self) -> TopologyType:
@@ -75,9 +76,9 @@ class Rule:
         """Return the number of pods in each domain that the rule counts."""
         return self._sum(present, self.members, self.counted)
 
-    def stated(self, present: Counts) -> Vector:
+    def owner_population(self, present: Counts) -> Vector:
         """Return the number of pods in each domain that have the rule in their spec."""
-        return self._sum(present, self.stating, self.owners)
+        return self._sum(present, self.owner_classes, self.owners)
 
     def _sum(self, present: Counts, classes: Indices, fixed: Vector) -> Vector:
         pods = present[:, classes].sum(axis=1)
@@ -89,12 +90,12 @@ class Rule:
 class ClassRules:
     """The rules of a class's own pods, and the anti-affinity of other classes that repels them."""
 
-    stated: tuple[Rule, ...] = ()
+    owned: tuple[Rule, ...] = ()
     repelling: tuple[Rule, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether the class has any rules."""
-        return bool(self.stated or self.repelling)
+        return bool(self.owned or self.repelling)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -340,17 +341,19 @@ class _Reader:
     def _class_rules(self, classes: Sequence[PendingGroup]) -> tuple[ClassRules, ...]:
         """Return the topology rules of each class; a rule of several classes is one object."""
         members: defaultdict[int, list[int]] = defaultdict(list)
-        stating: defaultdict[int, list[int]] = defaultdict(list)
+        owner_classes: defaultdict[int, list[int]] = defaultdict(list)
         for number, pending in enumerate(classes):
             for group in pending.eligibility.counted:
                 members[group.index].append(number)
             for group in pending.eligibility.owned:
-                stating[group.index].append(number)
+                owner_classes[group.index].append(number)
         known: dict[int, Rule] = {}
 
         def rule(group: TopologyGroup) -> Rule:
             if group.index not in known:
-                known[group.index] = self._rule(group, members[group.index], stating[group.index])
+                known[group.index] = self._rule(
+                    group, members[group.index], owner_classes[group.index]
+                )
             return known[group.index]
 
         return tuple(
@@ -365,14 +368,14 @@ class _Reader:
             for pending in classes
         )
 
-    def _rule(self, group: TopologyGroup, members: list[int], stating: list[int]) -> Rule:
+    def _rule(self, group: TopologyGroup, members: list[int], owner_classes: list[int]) -> Rule:
         """Return a topology group as a rule; hostname groups have one domain per node."""
         nodes, tally = self._problem.nodes, self._problem.groups.tallies[group.index]
         if group.per_node:
             names = [host or "" for host in nodes.domains(group.key)]
             domain, universe = np.arange(len(nodes)), np.zeros(len(nodes), dtype=np.bool_)
         else:
-            every = self._universe(group, stating)
+            every = self._universe(group, owner_classes)
             names, domain = self._numbered(group.key, frozenset(every))
             universe = np.array([name in every for name in names], dtype=np.bool_)
             if group.node_filter != EVERY_NODE:
@@ -385,7 +388,7 @@ class _Reader:
             counted=np.array([tally.counts[name] for name in names], dtype=np.float64),
             owners=np.array([tally.owners[name] for name in names], dtype=np.float64),
             members=np.array(members, dtype=np.int64),
-            stating=np.array(stating, dtype=np.int64),
+            owner_classes=np.array(owner_classes, dtype=np.int64),
         )
 
     def _numbered(self, key: str, more: frozenset[str]) -> tuple[list[str], Indices]:
@@ -398,11 +401,11 @@ class _Reader:
             self._known_domains[key, more] = names, domain
         return self._known_domains[key, more]
 
-    def _universe(self, group: TopologyGroup, stating: list[int]) -> set[str]:
+    def _universe(self, group: TopologyGroup, owner_classes: list[int]) -> set[str]:
         """Return the domains whose counts a spread compares."""
-        if not stating:
+        if not owner_classes:
             return set(group.universe)
-        owned = self._domains.rules(self._classes_read[stating[0]]).owned
+        owned = self._domains.rules(self._classes_read[owner_classes[0]]).owned
         return next((set(every) for tally, _, every in owned if tally.group is group), set())
 
 

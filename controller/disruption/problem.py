@@ -90,11 +90,11 @@ class DisruptionProblem:
     `node_pools` are all NodePools, by name. `pending` pods have no node: the provisioner launches
     nodes for them, so simulations only reserve capacity for them.
 
-    The disruption of `resting` nodes failed recently, so they are not candidates for a while.
-    `awaiting` maps nodes to the replacements that an earlier leader launched for them. `kept` maps
-    nodes that must stay to the reason. `begun` has the start time of each workload by its owner's
-    UID, because a pod that was moved is younger than its workload. `repair_policies` are the
-    conditions of unhealthy nodes; without any, no node is repaired.
+    The disruption of `backed_off` nodes failed recently, so they are not candidates for a while.
+    `pending_replacements` maps nodes to the replacements that an earlier leader launched for them.
+    `kept` maps nodes that must stay to the reason. `workload_start_times` has the start time of
+    each workload by its owner's UID, because a pod that was moved is younger than its workload.
+    `repair_policies` are the conditions of unhealthy nodes; without any, no node is repaired.
     """
 
     snapshot: Snapshot
@@ -103,11 +103,11 @@ class DisruptionProblem:
     pending: tuple[Pod, ...] = ()
     scheduling: Settings = field(default_factory=Settings)
     settings: DisruptionSettings = field(default_factory=DisruptionSettings)
-    resting: frozenset[str] = frozenset()
+    backed_off: frozenset[str] = frozenset()
     with_bound: bool = False
-    awaiting: Mapping[str, str] = field(default_factory=dict)
+    pending_replacements: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
-    begun: Mapping[str, datetime] = field(default_factory=dict)
+    workload_start_times: Mapping[str, datetime] = field(default_factory=dict)
     repair_policies: tuple[RepairPolicy, ...] = ()
 
     def without(self, names: Collection[str]) -> DisruptionProblem:

@@ -285,11 +285,11 @@ class Metrics:
 
         yield decided
 
-    def looked_at_all(self, now: datetime) -> None:
+    def evaluated_all_nodes(self, now: datetime) -> None:
         """Set when every node was last evaluated for consolidation."""
         self._last_check.set(now.timestamp())
 
-    def weighed(self, cost: float, lower_bound: float) -> None:
+    def cluster_cost(self, cost: float, lower_bound: float) -> None:
         """Set the cost and lower bound, in $/h, of a cluster without possible consolidation."""
         self._cluster_cost.set(cost)
         self._cluster_bound.set(min(cost, lower_bound))
@@ -586,16 +586,16 @@ class Metrics:
         )  # fmt: skip
         for kind in ("multi", "single"):
             self._timeouts.labels(kind)
-        weighed = ("decision", "nodepool", "policy")
+        verdict_labels = ("decision", "nodepool", "policy")
         self._scores = histogram(
             "karpenter_consolidation_score",
             "Scores of consolidation commands under the Balanced policy.",
-            *weighed, buckets=(0.1, 0.25, 0.33, 0.5, 1, 2, 5, 10),
+            *verdict_labels, buckets=(0.1, 0.25, 0.33, 0.5, 1, 2, 5, 10),
         )  # fmt: skip
         self._moves = counter(
             "karpenter_consolidation_moves_total",
             "Consolidation commands approved or rejected, by consolidation policy.",
-            *weighed,
+            *verdict_labels,
         )
         self._advised = counter(
             "joiner_disruption_advised_total",

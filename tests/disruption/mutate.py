@@ -111,8 +111,8 @@ MUTATIONS = (
     Mutation(
         "a node whose command failed is retried at once",
         f"{PURE}/candidates.py",
-        "if state.name in problem.resting:",
-        "if state.name in problem.resting and not state.initialized:",
+        "if state.name in problem.backed_off:",
+        "if state.name in problem.backed_off and not state.initialized:",
     ),
     Mutation(
         "a node with buffer capacity is empty",
@@ -249,7 +249,7 @@ MUTATIONS = (
     Mutation(
         "consolidation does not wait for nodes that become consolidatable soon",
         f"{LOOP}/disruptor.py",
-        "left = self._gathering.left(problem)",
+        "left = self._delay.left(problem)",
         "left = timedelta(0)",
     ),
     Mutation(

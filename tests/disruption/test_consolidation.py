@@ -1443,7 +1443,7 @@ def test_after_a_failed_replacement_drift_of_the_pool_pauses() -> None:
     asked = problem(cluster)
     assert decide(asked).commands
 
-    decision = decide(replace(asked, resting=frozenset({"n0"})))
+    decision = decide(replace(asked, backed_off=frozenset({"n0"})))
 
     assert not decision.commands
     assert "failed recently" in decision.blocked["n1"]

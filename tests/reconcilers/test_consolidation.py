@@ -27,7 +27,7 @@ from controller.cloudprovider.fake import ZONES
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
-from controller.reconcilers.disruption.disruptor import GATHERING
+from controller.reconcilers.disruption.disruptor import MAX_CONSOLIDATION_DELAY
 from controller.state.registrations import PAUSES, Failure
 from tests.builders import (
     changed,
@@ -250,7 +250,7 @@ async def test_nodes_that_become_consolidatable_together_are_disrupted_together(
 
 async def test_consolidation_does_not_wait_for_a_node_that_is_consolidatable_much_later() -> None:
     scenario = await spacious()
-    scenario.settle("b", seconds=GATHERING.seconds + 2)
+    scenario.settle("b", seconds=MAX_CONSOLIDATION_DELAY.seconds + 2)
 
     await scenario.work(VALIDATION + 3)
 
@@ -260,7 +260,7 @@ async def test_consolidation_does_not_wait_for_a_node_that_is_consolidatable_muc
 async def test_a_node_with_constant_pod_changes_delays_others_only_briefly() -> None:
     scenario = await spacious()
 
-    for _ in range(GATHERING.seconds + VALIDATION + 5):
+    for _ in range(MAX_CONSOLIDATION_DELAY.seconds + VALIDATION + 5):
         scenario.settle("b", seconds=5)
         await scenario.work(1)
 

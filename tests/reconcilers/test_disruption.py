@@ -79,7 +79,7 @@ async def test_a_workload_keeps_its_start_when_all_its_pods_are_moved() -> None:
 
     assert scenario.world.api.find(kinds.POD, "before", "default") is None
     assert scenario.engine.last is not None
-    assert scenario.engine.last.begun["uid-of-web"] == began
+    assert scenario.engine.last.workload_start_times["uid-of-web"] == began
 
 
 async def test_a_pod_that_arrives_during_validation_keeps_its_node() -> None:

@@ -75,7 +75,9 @@ def explained(
     moving = [pod for pod in own if is_reschedulable(pod)]
     results = _elsewhere(problem, name, moving, expired)
     pods = tuple(_pod(pod, problem, results) for pod in sorted(own, key=lambda pod: pod.key))
-    lives = SavingDurations(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
+    lives = SavingDurations(
+        problem.snapshot.pods, problem.settings, problem.now, problem.workload_start_times
+    )
     types = {
         instance_type.name: instance_type
         for instance_type in problem.snapshot.instance_types.get(state.node_pool, ())

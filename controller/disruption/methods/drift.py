@@ -53,8 +53,10 @@ class Drift:
             budgets=context.budgets(self.reason),
             rollout=context.rollout,
             leaving=frozenset(node.name for node in context.forced if has_drifted(node)),
-            resting={
-                state.node_pool for state in problem.snapshot.nodes if state.name in problem.resting
+            backed_off={
+                state.node_pool
+                for state in problem.snapshot.nodes
+                if state.name in problem.backed_off
             },
         )
 
@@ -119,12 +121,12 @@ def _next(
     budgets: Budgets,
     rollout: Rollout,
     leaving: frozenset[str] = NO_NODES,
-    resting: Collection[str] = NO_NODES,
+    backed_off: Collection[str] = NO_NODES,
 ) -> Proposal:
     """Return the command for the first of these nodes that can be disrupted; consumes the budgets.
 
     `leaving` names the nodes that will be disrupted later: pods move to them only if they fit
-    nowhere else. `resting` names the NodePools in which a disruption failed recently.
+    nowhere else. `backed_off` names the NodePools in which a disruption failed recently.
     """
     simulation = context.simulation
     blocked: dict[str, str] = {}
@@ -137,7 +139,7 @@ def _next(
         members = context.together(candidate)
         names = frozenset(member.name for member in members)
         mine = [node.name for node in drifted if node.name in names]
-        obstacle = _obstacle(context, members, budgets, rollout, resting)
+        obstacle = _obstacle(context, members, budgets, rollout, backed_off)
         if obstacle is not None:
             why_not, only_waits = obstacle
             blocked |= dict.fromkeys(mine, why_not)
@@ -167,7 +169,7 @@ def _obstacle(
     members: Sequence[Candidate],
     budgets: Budgets,
     rollout: Rollout,
-    resting: Collection[str],
+    backed_off: Collection[str],
 ) -> tuple[str, bool] | None:
     """Return why nodes are not replaced together now, and whether waiting is enough.
 
@@ -179,9 +181,9 @@ def _obstacle(
     untrusted = next(filter(None, map(rollout.obstacle, members)), None)
     if untrusted is not None and any(member.moving for member in members):
         return f"Drifted, but {untrusted}", True
-    rests = next((member.pool for member in members if member.pool in resting), None)
-    if rests is not None:
-        failed = f"another disruption in NodePool {rests} failed recently"
+    failed_pool = next((member.pool for member in members if member.pool in backed_off), None)
+    if failed_pool is not None:
+        failed = f"another disruption in NodePool {failed_pool} failed recently"
         return f"Drifted, but {failed}; retrying after a pause", True
     if any(member.name in context.simulation.awaited for member in members):
         return "Drifted, but pending pods will be scheduled to this node", False

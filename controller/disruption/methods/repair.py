@@ -212,13 +212,17 @@ def with_cause(command: Command, problem: DisruptionProblem) -> Command:
 def _closed_pools(problem: DisruptionProblem) -> frozenset[str]:
     """Return the NodePools with too many unhealthy nodes, including tolerated conditions."""
     total: Counter[str] = Counter()
-    ill: Counter[str] = Counter()
+    unhealthy_nodes: Counter[str] = Counter()
     for state in problem.snapshot.nodes:
         if state.node is not None and state.node_pool:
             total[state.node_pool] += 1
-            ill[state.node_pool] += any(True for _ in faults(state.node, problem.repair_policies))
+            unhealthy_nodes[state.node_pool] += any(
+                True for _ in faults(state.node, problem.repair_policies)
+            )
     return frozenset(
-        pool for pool, count in total.items() if ill[pool] > math.ceil(MOST_UNHEALTHY * count)
+        pool
+        for pool, count in total.items()
+        if unhealthy_nodes[pool] > math.ceil(MOST_UNHEALTHY * count)
     )
 
 

@@ -90,8 +90,8 @@ def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str
 def _survey(problem: DisruptionProblem, reason: Reason) -> Candidates:
     """Return the candidates for a reason, and why other nodes are blocked."""
     if reason is Reason.UNHEALTHY:
-        ill = repair.unhealthy(problem)
-        return Candidates(tuple(one for one, _ in ill.due), {**ill.blocked, **ill.suspended})
+        found = repair.unhealthy(problem)
+        return Candidates(tuple(one for one, _ in found.due), {**found.blocked, **found.suspended})
     return candidates.survey(problem, eventual=reason is Reason.DRIFTED)
 
 

@@ -144,11 +144,11 @@ class Advisor:
         """The mode of the NodePools that it decides for."""
         return self.advice.mode
 
-    async def look(self, problem: DisruptionProblem, report: Report) -> timedelta:
+    async def reconcile(self, problem: DisruptionProblem, report: Report) -> timedelta:
         """Decide once for the NodePools of this mode; returns when to decide again."""
         return await self.advice.update(problem, report, self._add, self._withdraw)
 
-    async def forget(self, why: str) -> None:
+    async def withdraw_all(self, why: str) -> None:
         """Withdraw every advised command, because no NodePool is in this mode."""
         await self.advice.clear(why, self._withdraw)
 
@@ -173,7 +173,7 @@ class Recommender:
         """The mode of the NodePools that it decides for."""
         return self.advice.mode
 
-    async def look(self, problem: DisruptionProblem, report: Report) -> timedelta:
+    async def reconcile(self, problem: DisruptionProblem, report: Report) -> timedelta:
         """Begin the approved commands; if there are none, decide again.
 
         Returns when to decide again.
@@ -187,7 +187,7 @@ class Recommender:
             return AT_ONCE
         return await self.advice.update(problem, report, self._add, self._withdraw)
 
-    async def forget(self, why: str) -> None:
+    async def withdraw_all(self, why: str) -> None:
         """Withdraw every proposal, including those of an earlier leader."""
         await self._read_approvals()
         await self.advice.clear(why, self._withdraw)

@@ -14,8 +14,8 @@ from controller.apiserver.errors import ApiError, ConflictError, NotFoundError
 from controller.disruption.deletioncosts import LOWEST, is_replica, ranking
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.concurrency import all_ended
-from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.engine import UNSYNCED, DisruptionEngine
+from controller.reconcilers.disruption.problem import read_problem
 from controller.reconcilers.ports import Ports, PortUser
 from controller.state.pods import is_terminal
 
@@ -48,7 +48,7 @@ class DeletionCosts(PortUser):
         if self._done == (self.cluster.revision, planned):
             return PERIOD
         now = self.clock()
-        problem = await picture.problem(self.cloud, self.cluster, now=now, engine=self.engine)
+        problem = await read_problem(self.cloud, self.cluster, now=now, engine=self.engine)
         problem = replace(problem, settings=self.settings)
         ranked = await self.engine.in_thread(ranking, problem, planned)
         pools = {state.name: state.node_pool for state in problem.snapshot.nodes}

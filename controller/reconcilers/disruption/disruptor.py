@@ -19,7 +19,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
-from controller.disruption.consolidateafter import Gathering
+from controller.disruption.consolidateafter import ConsolidationDelay
 from controller.disruption.methods import emptiness, repair
 from controller.disruption.methods.method import Context
 from controller.disruption.methods.repair import Unhealthy
@@ -27,7 +27,6 @@ from controller.disruption.modes import Mode, by_mode
 from controller.disruption.overview import Overview, overview
 from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.clock import first_noted
-from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender
 from controller.reconcilers.disruption.engine import (
     AT_ONCE,
@@ -37,6 +36,7 @@ from controller.reconcilers.disruption.engine import (
     IdleBackoff,
 )
 from controller.reconcilers.disruption.orchestration import Orchestrator
+from controller.reconcilers.disruption.problem import read_problem
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.ports import Ports, PortUser
@@ -46,7 +46,7 @@ from controller.telemetry.events import EventType
 RETRY = timedelta(seconds=1)
 """How soon to decide again if a command could not begin."""
 
-GATHERING = timedelta(seconds=15)
+MAX_CONSOLIDATION_DELAY = timedelta(seconds=15)
 """The longest time for which a consolidation that moves pods waits for other nodes to become
 consolidatable."""
 
@@ -84,12 +84,14 @@ class Disruptor(PortUser):
     validation: timedelta = timedelta(seconds=15)
     _first_seen: dict[str, datetime] = field(default_factory=dict)
     _proposed: tuple[Decision, datetime] | None = None
-    _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
+    _delay: ConsolidationDelay = field(
+        default_factory=lambda: ConsolidationDelay(MAX_CONSOLIDATION_DELAY)
+    )
     _steady: IdleBackoff = field(default_factory=IdleBackoff)
     _unrepaired: IdleBackoff = field(default_factory=IdleBackoff)
     _reported: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _bound_at: datetime | None = None
-    _begun: Mapping[str, datetime] = field(default_factory=dict)
+    _start_times: Mapping[str, datetime] = field(default_factory=dict)
     _has_resumed: bool = False
     planned: tuple[str, ...] = ()
     """The nodes that the last consolidation decision removes: first the nodes of its commands, in
@@ -100,14 +102,14 @@ class Disruptor(PortUser):
         if not self.cluster.synced:
             return UNSYNCED
         if not self._has_resumed:
-            self._has_resumed = await self.orchestrator.resume(await self._look())
+            self._has_resumed = await self.orchestrator.resume(await self._read_problem())
             if not self._has_resumed:
                 return RETRY
-        await self.orchestrator.mend()
+        await self.orchestrator.remove_stale_marks()
         problem = replace(
-            await self._look(),
-            resting=self.orchestrator.resting,
-            awaiting=self.orchestrator.awaiting,
+            await self._read_problem(),
+            backed_off=self.orchestrator.backed_off,
+            pending_replacements=self.orchestrator.pending_replacements,
             kept=self.orchestrator.kept,
         )
         seen = await self.engine.in_thread(overview, problem)
@@ -121,27 +123,27 @@ class Disruptor(PortUser):
         for adviser in (self.recommender, self.advisor):
             mode = adviser.mode
             if mode in parts:
-                wait = min(wait, await adviser.look(parts[mode], self._report_staying))
+                wait = min(wait, await adviser.reconcile(parts[mode], self._report_staying))
             else:
-                await adviser.forget(f"no NodePool has disruption mode {mode.value}")
+                await adviser.withdraw_all(f"no NodePool has disruption mode {mode.value}")
         return wait
 
-    async def _look(self) -> DisruptionProblem:
-        problem = await picture.problem(
+    async def _read_problem(self) -> DisruptionProblem:
+        problem = await read_problem(
             self.cloud,
             self.cluster,
             now=self.clock(),
             engine=self.engine,
             admitted=self.registration_backoff.admitted,
-            begun=self._begun,
+            start_times=self._start_times,
         )
-        self._begun = problem.begun
+        self._start_times = problem.workload_start_times
         policies = tuple(self.cloud.repair_policies()) if self.repairs else ()
         return replace(problem, repair_policies=policies)
 
-    async def _act(self, context: Context, ill: Unhealthy) -> timedelta:
+    async def _act(self, context: Context, unhealthy: Unhealthy) -> timedelta:
         problem = context.problem
-        if ill.due and await self._repair(problem):
+        if unhealthy.due and await self._repair(problem):
             return AT_ONCE
         command, wait = self._validated_empty(context)
         if command is not None:
@@ -149,7 +151,7 @@ class Disruptor(PortUser):
         # Empty nodes may be deleted soon, so no pod is moved there.
         expected = EMPTINESS.propose(context).commands
         leaving = frozenset(name for command in expected for name in command.names)
-        return min(wait, await self._think(problem.without(leaving)))
+        return min(wait, await self._decide(problem.without(leaving)))
 
     async def _repair(self, problem: DisruptionProblem) -> bool:
         """Begin the repair of a node; returns whether one began.
@@ -185,7 +187,7 @@ class Disruptor(PortUser):
 
     # Drift and consolidation.
 
-    async def _think(self, problem: DisruptionProblem) -> timedelta:
+    async def _decide(self, problem: DisruptionProblem) -> timedelta:
         if self._proposed is not None:
             decision, since = self._proposed
             since = first_noted(since, problem.now)
@@ -209,13 +211,13 @@ class Disruptor(PortUser):
             self.metrics.eligible(reason, decision.eligible.get(reason, 0))
         await self._report_staying(problem, decision)
         if not decision.commands:
-            self._gathering.end()
-            if not decision.held_back and not problem.resting:
+            self._delay.end()
+            if not decision.held_back and not problem.backed_off:
                 self._steady.note(revision, problem)
             return PERIOD
         if decision.commands[0].reason is not Reason.UNDERUTILIZED:
             return await self._begin(decision.commands, problem)
-        left = self._gathering.left(problem)
+        left = self._delay.left(problem)
         if left > timedelta(0):
             return left + RETRY  # by then their NodeClaims are Consolidatable
         self._proposed = decision, self.clock()
@@ -254,10 +256,10 @@ class Disruptor(PortUser):
     def _report_whole(self, problem: DisruptionProblem, decision: Decision) -> None:
         """Record when all nodes were last evaluated, and the cluster's cost and lower bound."""
         if not decision.timed_out:
-            self.metrics.looked_at_all(problem.now)
+            self.metrics.evaluated_all_nodes(problem.now)
         if decision.lower_bound is not None:
             self._bound_at = problem.now
-            self.metrics.weighed(candidates.cost(problem), decision.lower_bound)
+            self.metrics.cluster_cost(candidates.cost(problem), decision.lower_bound)
 
     async def _report_blocked(self, problem: DisruptionProblem, seen: Overview) -> None:
         for name, why in seen.context.survey.blocked.items():
@@ -274,12 +276,12 @@ class Disruptor(PortUser):
                         "due to blocking budget",
                     )  # fmt: skip
 
-    async def _report_unhealthy(self, ill: Unhealthy) -> None:
+    async def _report_unhealthy(self, unhealthy: Unhealthy) -> None:
         """Publish why unhealthy nodes are not repaired."""
-        self.metrics.eligible(Reason.UNHEALTHY, len(ill.due))
-        for name, why in ill.blocked.items():
+        self.metrics.eligible(Reason.UNHEALTHY, len(unhealthy.due))
+        for name, why in unhealthy.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
-        for name, why in ill.suspended.items():
+        for name, why in unhealthy.suspended.items():
             node = self.cluster.get(NODE, name)
             claim = self.cluster.claim_of(node) if node is not None else None
             if node is None or claim is None:

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from controller.disruption.commands import Decision
 from controller.disruption.problem import DisruptionProblem
-from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor
 from controller.reconcilers.disruption.engine import UNSYNCED, DisruptionEngine
+from controller.reconcilers.disruption.problem import read_problem
 from controller.reconcilers.ports import Ports, PortUser
 
 
@@ -21,21 +21,21 @@ class DisruptionObserver(PortUser):
     ports: Ports
     engine: DisruptionEngine
     advisor: Advisor
-    _begun: Mapping[str, datetime] = field(default_factory=dict)
+    _start_times: Mapping[str, datetime] = field(default_factory=dict)
 
     async def run_once(self) -> timedelta:
         """Run one round; returns when to run the next."""
         if not self.cluster.synced:
             return UNSYNCED
-        problem = await picture.problem(
+        problem = await read_problem(
             self.cloud,
             self.cluster,
             now=self.clock(),
             engine=self.engine,
-            begun=self._begun,
+            start_times=self._start_times,
         )
-        self._begun = problem.begun
-        return await self.advisor.look(problem, _no_report)
+        self._start_times = problem.workload_start_times
+        return await self.advisor.reconcile(problem, _no_report)
 
 
 async def _no_report(problem: DisruptionProblem, decision: Decision) -> None:

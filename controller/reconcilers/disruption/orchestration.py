@@ -114,7 +114,7 @@ class Orchestrator(PortUser):
     writer: ClaimWriter
     history: History
     _in_flight: list[InFlightCommand] = field(default_factory=list)
-    _resting: dict[str, tuple[str, datetime]] = field(default_factory=dict)
+    _backed_off: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor)
 
@@ -124,18 +124,18 @@ class Orchestrator(PortUser):
         return RETRY if self._in_flight else IDLE
 
     @property
-    def resting(self) -> frozenset[str]:
+    def backed_off(self) -> frozenset[str]:
         """The names of nodes whose disruption failed within `FAILURE_PAUSE`."""
         now = self.clock()
-        self._resting = {
+        self._backed_off = {
             uid: (name, since)
-            for uid, (name, since) in self._resting.items()
+            for uid, (name, since) in self._backed_off.items()
             if since <= now < since + FAILURE_PAUSE
         }
-        return frozenset(name for name, _ in self._resting.values())
+        return frozenset(name for name, _ in self._backed_off.values())
 
     @property
-    def awaiting(self) -> Mapping[str, str]:
+    def pending_replacements(self) -> Mapping[str, str]:
         """The uninitialized replacements that an earlier leader created, by replaced node.
 
         The replaced nodes need no other replacement.
@@ -285,7 +285,7 @@ class Orchestrator(PortUser):
                     )
             self._in_flight = [one for one in self._in_flight if one.left]
 
-    async def mend(self) -> None:
+    async def remove_stale_marks(self) -> None:
         """Remove the marks of nodes that no command in flight disrupts."""
         for state in self.cluster.state_nodes(self.clock()):
             stays = state.node is not None and not state.deleting and not _is_rebooted(state)
@@ -574,7 +574,7 @@ class Orchestrator(PortUser):
         for candidate in candidates:
             metadata = candidate.claim.metadata
             self.cluster.unmark(metadata.name)
-            self._resting[metadata.uid] = candidate.name, self.clock()
+            self._backed_off[metadata.uid] = candidate.name, self.clock()
 
     async def _unmark(self, state: StateNode) -> None:
         assert state.node is not None

@@ -144,7 +144,7 @@ class Terminator(PortUser):
         one before it read the taint. A terminating instance does not wait for pods.
         """
         progress = self._progress_of(node)
-        drain = self._look(node, deadline)
+        drain = self._plan_drain(node, deadline)
         await all_ended(
             *(self._delete(p, node, deadline) for p in drain.force),
             *(self._evict(p, node) for p in drain.evict),
@@ -185,7 +185,7 @@ class Terminator(PortUser):
         progress.tainted_at = first_noted(progress.tainted_at, now)
         return progress
 
-    def _look(self, node: Node, deadline: datetime | None) -> Drain:
+    def _plan_drain(self, node: Node, deadline: datetime | None) -> Drain:
         return plan_drain(
             self.cluster.pods_on(node.metadata.name),
             allocatable=parsed(node.status.allocatable),
@@ -251,7 +251,7 @@ class Terminator(PortUser):
             return True
         if not _holds(self._current(claim), INSTANCE_TERMINATING):
             await self._read_pods(node)
-            if not self._look(node, deadline).is_done:
+            if not self._plan_drain(node, deadline).is_done:
                 return False  # a pod was bound meanwhile, or its watch event is late
             log.info(
                 "terminating instance of drained node",

@@ -453,7 +453,7 @@ class Plan:
         """
         rules, at_once = self.model.rules[number], ENDLESS
         most = np.full(len(nodes), ENDLESS, dtype=np.int64)
-        for rule in rules.stated:
+        for rule in rules.owned:
             own = number in rule.members
             # A pod counts towards its own rule, and its domain spans several nodes: the limits of
             # the other nodes change with each pod.
@@ -466,11 +466,11 @@ class Plan:
                 continue
             most = np.minimum(most, _on_nodes(self._admitted(rule, own), rule.domain[nodes]))
         for rule in rules.repelling:
-            most[_on_nodes(rule.stated(self.present), rule.domain[nodes]) > 0] = 0
+            most[_on_nodes(rule.owner_population(self.present), rule.domain[nodes]) > 0] = 0
         return most, at_once
 
     def _admitted(self, rule: Rule, own: bool) -> Indices:
-        """Return the number of further pods each domain admits under a rule that they state.
+        """Return the number of further pods each domain admits under a rule in their spec.
 
         `own`: whether the rule counts the pods themselves.
         """

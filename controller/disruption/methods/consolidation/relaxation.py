@@ -123,7 +123,7 @@ class _Program:
         limited, places = [], []
         for number, rules in enumerate(self._model.rules):
             most = None
-            for rule in rules.stated:
+            for rule in rules.owned:
                 if rule.is_local:
                     counts = rule.population(self._model.present)
                     left = further(rule.group, counts, own=number in rule.members)

@@ -1,4 +1,4 @@
-"""The snapshot of the cluster that disruption decides on."""
+"""Read the snapshot of the cluster that disruption decides on."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.state.cluster import Cluster
 
 
-async def problem(
+async def read_problem(
     cloud: CloudProvider,
     cluster: Cluster,
     *,
     now: datetime,
     engine: DisruptionEngine,
     admitted: Callable[[Iterable[NodePool]], list[NodePool]] = list,
-    begun: Mapping[str, datetime] = MappingProxyType({}),
+    start_times: Mapping[str, datetime] = MappingProxyType({}),
 ) -> DisruptionProblem:
     """Return the cluster as it is now.
 
-    `admitted` returns which of the given NodePools may create nodes, with their limits. `begun` has
-    the start times of the workloads from the previous call.
+    `admitted` returns which of the given NodePools may create nodes, with their limits.
+    `start_times` has the start times of the workloads from the previous call.
     """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types
     sold = admitted(pool for pool in ready_pools(pools) if pool.metadata.name in types)
     snapshot, waiting = cluster.snapshot(types, sold, now=now), cluster.pending_pods()
     buffers, undecided = cluster.buffer_pods(), cluster.undecided_pods()
-    begun = await engine.in_thread(workload_starts, chain(snapshot.pods, waiting, undecided), begun)
+    running_or_pending = chain(snapshot.pods, waiting, undecided)
+    starts = await engine.in_thread(workload_starts, running_or_pending, start_times)
     return DisruptionProblem(
         snapshot=snapshot,
         node_pools={pool.metadata.name: pool for pool in pools},
         now=now,
         pending=(*waiting, *buffers),
         scheduling=engine.scheduling,
-        begun=begun,
+        workload_start_times=starts,
     )
