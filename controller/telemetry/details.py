@@ -6,6 +6,7 @@ of thousands. The series that Karpenter's dashboards use are on while the cluste
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
@@ -61,21 +62,25 @@ class Details(FromMirror):
         self, names: Collection[str] = (), resources: Collection[str] = ()
     ) -> Iterator[GaugeMetricFamily]:
         """Yield the resource gauges of nodes; only these metrics and resources, all if empty."""
+        sums = functools.cache(self._sums)
         amounts: dict[str, tuple[str, Callable[[Node], Resources]]] = {
             "allocatable": ("Allocatable resources", lambda node: parsed(node.status.allocatable)),
             "system_overhead": ("Capacity that is not allocatable", _overhead),
             "total_pod_requests": (
                 "Requests of all pods",
-                lambda node: self._sum(node, pod_requests),
+                lambda node: sums(node.metadata.name, pod_requests)[0],
             ),
-            "total_pod_limits": ("Limits of all pods", lambda node: self._sum(node, _limits)),
+            "total_pod_limits": (
+                "Limits of all pods",
+                lambda node: sums(node.metadata.name, _limits)[0],
+            ),
             "total_daemon_requests": (
                 "Requests of DaemonSet pods",
-                lambda node: self._sum(node, pod_requests, is_daemon),
+                lambda node: sums(node.metadata.name, pod_requests)[1],
             ),
             "total_daemon_limits": (
                 "Limits of DaemonSet pods",
-                lambda node: self._sum(node, _limits, is_daemon),
+                lambda node: sums(node.metadata.name, _limits)[1],
             ),
         }
         nodes = [(node, self._of_node(node)) for node in self._cluster.list(kinds.NODE)]
@@ -107,14 +112,13 @@ class Details(FromMirror):
         managed = _written(self._cluster.claim_of(node) is not None)
         return (node.metadata.name, "", managed, *(own.get(key, "") for key in WELL_KNOWN))
 
-    def _sum(
-        self,
-        node: Node,
-        amount: Callable[[Pod], Resources],
-        counts: Callable[[Pod], bool] = lambda _: True,
-    ) -> Resources:
-        pods = self._cluster.pods_on(node.metadata.name)
-        return total(amount(pod) for pod in pods if counts(pod) and not is_terminal(pod))
+    def _sums(
+        self, node_name: str, amount: Callable[[Pod], Resources]
+    ) -> tuple[Resources, Resources]:
+        """Return the sum of an amount over all pods of a node, and over its DaemonSet pods."""
+        pods = [pod for pod in self._cluster.pods_on(node_name) if not is_terminal(pod)]
+        amounts = [(amount(pod), is_daemon(pod)) for pod in pods]
+        return total(a for a, _ in amounts), total(a for a, of_daemon in amounts if of_daemon)
 
     def _pods(self) -> Iterator[GaugeMetricFamily]:
         name, now = "karpenter_pods", self._clock()
