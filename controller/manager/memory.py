@@ -8,6 +8,7 @@ collects garbage and logs a warning: the kernel kills a process above the limit 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import multiprocessing
@@ -21,10 +22,29 @@ SOFT_SHARE = 0.9
 
 CHECK_SECONDS = 10.0
 
+MMAP_THRESHOLD = 128 * 1024
+"""Size in bytes from which an allocation is returned to the system as soon as it is freed."""
+
+M_MMAP_THRESHOLD = -3  # glibc's malloc.h
+M_ARENA_MAX = -8
+
 FULL = 2
 """The oldest generation: collecting it scans all objects that are not frozen."""
 
 log = logging.getLogger(__name__)
+
+
+def return_freed_memory() -> None:
+    """Make the C library return freed memory to the system.
+
+    By default glibc keeps memory apart for each thread, and raises its threshold up to 32 MiB. In
+    a cluster of 5,000 nodes that leaves 150 MiB unused after some scrapes. A C library without
+    `mallopt` stays as it is.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)
+        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
 
 
 def resident() -> int:

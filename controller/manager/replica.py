@@ -109,6 +109,7 @@ class Replica:
         options, metrics = self._options, self._metrics
         async with AsyncExitStack() as owned:
             own = owned.enter_async_context
+            memory.return_freed_memory()
             owned.enter_context(memory.frozen_survivors())
             api = await own(self._api)
             lease_api = await own(self._client(LEASE_QPS, LEASE_QPS))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -115,3 +117,41 @@ async def test_near_the_memory_limit_frozen_objects_are_scanned_too(
         await looked(monkeypatch, 901, 901)
 
         assert reference() is None
+
+
+ARENAS = """
+import ctypes, sys, threading
+from controller.manager import memory
+
+if sys.argv[1] == "returned":
+    memory.return_freed_memory()
+together = threading.Barrier(4)
+
+def allocate():
+    together.wait()
+    kept.append(b"x" * 10_000)
+    together.wait()
+
+kept = []
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+"""
+"""Prints glibc's arenas after four threads have allocated memory at the same time."""
+
+
+@pytest.mark.process
+def test_threads_share_the_memory_that_is_returned() -> None:
+    def arenas(how: str) -> int:
+        command = [sys.executable, "-c", ARENAS, how]
+        return subprocess.run(command, check=True, capture_output=True).stdout.count(b"<heap nr=")
+
+    assert arenas("returned") == 1
+    assert arenas("default") > 1
