@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.parity import grantedpreferences
 from bench.parity.overlaying import with_overlays
-from controller.offline.answers import results_content
+from controller.offline.jsonresults import results_content
 from controller.offline.world import load
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import from_names

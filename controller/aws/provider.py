@@ -177,7 +177,7 @@ class AWSCloudProvider:
             clock=clock,
         )
         self._described = DescribedTypes(aws)
-        self._learned = DiscoveredCapacity(clock=clock)
+        self._discovered_capacity = DiscoveredCapacity(clock=clock)
         self._types = InstanceTypes(
             aws.region,
             Limits(
@@ -191,7 +191,7 @@ class AWSCloudProvider:
             reservations=self._reservations,
             subnets=self._subnets,
             shift=self._shift,
-            learned=self._learned,
+            discovered_capacity=self._discovered_capacity,
             groups=self._placements,
             drivers=drivers,
             clock=clock,
@@ -416,19 +416,19 @@ class AWSCloudProvider:
         if not self._statuses.acknowledge(notice):
             await self._interruptions.acknowledge(notice)
 
-    def zones_away(self) -> frozenset[str]:
+    def shifted_zones(self) -> frozenset[str]:
         """Return the IDs of the zones from which ARC has shifted the cluster away."""
         return self._shift.away
 
-    def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
+    def mark_unavailable(self, instance_type: str, zone: str, capacity_type: str) -> None:
         """Mark an offering as unavailable for 3 minutes."""
         self._unavailable.mark(instance_type, zone, capacity_type)
 
-    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+    def record_capacity(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
         """Record the memory capacity of a node, by instance type and AMI."""
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         memory = quantities.parse(capacity.get(MEMORY, 0))
-        self._learned.learn(name, claim.status.image_id, memory)
+        self._discovered_capacity.record(name, claim.status.image_id, memory)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return the unhealthy conditions of the kubelet and of the EKS node monitoring agent."""

@@ -174,10 +174,10 @@ class FakeCloud:
         self.acknowledged: list[Notice] = []
         self.released: list[str] = []
         self.exhausted: set[Pool] = set()
-        self.avoided: set[Pool] = set()
+        self.unavailable: set[Pool] = set()
         self.away: set[str] = set()
         self.ending_reservations: set[str] = set()
-        self.learned: dict[str, dict[str, str | int | float]] = {}
+        self.recorded_capacity: dict[str, dict[str, str | int | float]] = {}
         self._idle = idle
         self._faults: dict[str, list[CloudProviderError]] = {}
         self._claims: dict[str, str] = {}
@@ -196,9 +196,9 @@ class FakeCloud:
         self.exhausted.add(Pool(instance_type, zone, capacity_type))
 
     def restock(self) -> None:
-        """Restore all capacity, and forget the offerings to avoid."""
+        """Restore all capacity, and mark every offering as available."""
         self.exhausted.clear()
-        self.avoided.clear()
+        self.unavailable.clear()
 
     def fail(self, call: str, error: CloudProviderError, *, times: int = 1) -> None:
         """Raise the error from the next `times` calls of this name."""
@@ -383,17 +383,17 @@ class FakeCloud:
         self.pending = [n for n in self.pending if n.receipt != notice.receipt]
         self.acknowledged.append(notice)
 
-    def zones_away(self) -> frozenset[str]:
+    def shifted_zones(self) -> frozenset[str]:
         """Return the zone IDs in `away`."""
         return frozenset(self.away)
 
-    def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
+    def mark_unavailable(self, instance_type: str, zone: str, capacity_type: str) -> None:
         """Mark an offering as unavailable until `restock`."""
-        self.avoided.add(Pool(instance_type, zone, capacity_type))
+        self.unavailable.add(Pool(instance_type, zone, capacity_type))
 
-    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+    def record_capacity(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
         """Record the capacity of a NodeClaim's node."""
-        self.learned[claim.metadata.name] = dict(capacity)
+        self.recorded_capacity[claim.metadata.name] = dict(capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return the kubelet's conditions, and one with a shorter toleration and no drain bound."""
@@ -423,7 +423,7 @@ class FakeCloud:
         return instance
 
     def _as_known(self, instance_type: InstanceType) -> InstanceType:
-        closed = self.exhausted | self.avoided
+        closed = self.exhausted | self.unavailable
         if not closed:
             return instance_type
         return replace(

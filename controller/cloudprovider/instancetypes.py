@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from controller.apis import labels
 from controller.apis.kubernetes.devices import DynamicResources
 from controller.apis.kubernetes.taints import Requirement
-from controller.constraints.resources import Resources, less
+from controller.constraints.resources import Resources, subtract
 
 NO_DEVICES = DynamicResources()
 
@@ -116,4 +116,6 @@ class InstanceType:
     @property
     def allocatable(self) -> dict[str, int]:
         """The resources allocatable to pods and daemons: capacity less overhead, 0 at least."""
-        return {name: max(amount, 0) for name, amount in less(self.capacity, self.overhead).items()}
+        return {
+            name: max(amount, 0) for name, amount in subtract(self.capacity, self.overhead).items()
+        }

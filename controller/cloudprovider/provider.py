@@ -190,13 +190,13 @@ class CloudProvider(Protocol):
     async def acknowledge(self, notice: Notice) -> None:
         """Record that a notice was handled."""
 
-    def zones_away(self) -> frozenset[str]:
+    def shifted_zones(self) -> frozenset[str]:
         """Return the IDs of the zones with a zonal shift: no nodes are launched there."""
 
-    def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
+    def mark_unavailable(self, instance_type: str, zone: str, capacity_type: str) -> None:
         """Mark an offering as unavailable for a while, because its instance was interrupted."""
 
-    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+    def record_capacity(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
         """Record the capacity of a NodeClaim's node, as Kubernetes quantities by resource name.
 
         Called often with the same values; costs next to nothing.

@@ -83,7 +83,7 @@ class LiveCluster:
 
         Raises:
             OptionsError: a setting has a value that is not allowed.
-            QuestionError: a file that a setting names cannot be read.
+            CommandError: a file that a setting names cannot be read.
 
         """
         async with self._connect() as (api, options):

@@ -14,8 +14,8 @@ from controller.console.content import pending, placements
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
-from controller.offline.answers import node_content
 from controller.offline.disrupt import Course, course_content, evaluate, new_course
+from controller.offline.jsonresults import node_content
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import never, schedule
 from controller.state.pods import is_daemon, is_reschedulable, is_static

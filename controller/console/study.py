@@ -26,7 +26,7 @@ from controller.console.live import LiveCluster
 from controller.disruption.problem import DisruptionProblem
 from controller.kube import access
 from controller.manager.solver.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
-from controller.offline.commandline import QuestionError, connection, positive
+from controller.offline.commandline import CommandError, connection, positive
 from controller.offline.disrupt import problem_of
 from controller.offline.record import access_of, aws_source, connected
 from controller.offline.solve import read
@@ -108,7 +108,7 @@ def source_of(
     """Return the source that a command line selects.
 
     Raises:
-        QuestionError: there is no kubeconfig, or it cannot be used.
+        CommandError: there is no kubeconfig, or it cannot be used.
 
     """
     environ = connection(chosen, environ)
@@ -116,7 +116,7 @@ def source_of(
         try:
             access_of(environ)
         except access.AccessError as error:
-            raise QuestionError(str(error)) from error
+            raise CommandError(str(error)) from error
     return Source(
         world=chosen.world,
         now=chosen.now,
@@ -179,7 +179,7 @@ class Study:
             try:
                 self._problem, self._feed.page = await asyncio.to_thread(self._content, make)
                 self._is_read.set()
-            except (QuestionError, WorldError) as error:
+            except (CommandError, WorldError) as error:
                 self._feed.error = str(error)
         self._feed.announce()
 
@@ -224,7 +224,7 @@ class Study:
     async def _follow(self) -> None:
         try:
             await self._cluster.run()
-        except* (OptionsError, QuestionError, access.AccessError) as group:
+        except* (OptionsError, CommandError, access.AccessError) as group:
             self._feed.error = "; ".join(map(str, group.exceptions))
             self._feed.announce()
 

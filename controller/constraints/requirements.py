@@ -163,7 +163,8 @@ def narrow(requirements: dict[str, ValueSet], key: str, values: ValueSet) -> Non
 def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
     """Return the requirements that hold if all parts hold.
 
-    A label on which the parts contradict each other gets the set `DoesNotExist`; see `agreement`.
+    A label on which the parts contradict each other gets the set `DoesNotExist`; see
+    `compatible_conjunction`.
     """
     result: dict[str, ValueSet] = {}
     for part in parts:
@@ -172,7 +173,7 @@ def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
     return result
 
 
-def agreement(*parts: Requirements) -> dict[str, ValueSet] | None:
+def compatible_conjunction(*parts: Requirements) -> dict[str, ValueSet] | None:
     """Return the requirements that hold if all parts hold, or None if they contradict each other.
 
     `conjunction` does not detect contradictions.

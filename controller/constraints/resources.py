@@ -57,7 +57,7 @@ def total(parts: Iterable[Resources]) -> dict[str, int]:
     return result
 
 
-def less(whole: Resources, part: Resources) -> dict[str, int]:
+def subtract(whole: Resources, part: Resources) -> dict[str, int]:
     """Return `whole` minus `part`, by name; amounts may be negative."""
     result = dict(whole)
     for name, amount in part.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from controller.apis.kubernetes.pods import Pod
-from controller.constraints.resources import Resources, less, pod_requests, total
+from controller.constraints.resources import Resources, pod_requests, subtract, total
 from controller.disruption.costs import eviction_price
 from controller.disruption.pods import is_critical, local_claims, uses_any
 from controller.disruption.problem import DisruptionSettings
@@ -24,7 +24,7 @@ from controller.state.snapshot import Snapshot
 
 def shortfall(pods: Iterable[Pod], allocatable: Resources) -> dict[str, int]:
     """Return the requests of a node's pods beyond its allocatable resources, in thousandths."""
-    free = less(allocatable, total(map(pod_requests, pods)))
+    free = subtract(allocatable, total(map(pod_requests, pods)))
     return {name: -amount for name, amount in free.items() if amount < 0}
 
 

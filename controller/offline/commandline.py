@@ -31,7 +31,7 @@ UNBOUNDED = 10_000
 """The width of tables if standard output is not a terminal, so that no column is cut."""
 
 
-class QuestionError(Exception):
+class CommandError(Exception):
     """The command cannot run; the message says what to change."""
 
 
@@ -201,10 +201,10 @@ def run_on_cluster(
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """Run a command; print a `QuestionError` to standard error and return exit code 2."""
+    """Run a command; print a `CommandError` to standard error and return exit code 2."""
     try:
         return command()
-    except QuestionError as error:
+    except CommandError as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -213,17 +213,17 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file, or of standard input for `-`.
 
     Raises:
-        QuestionError: the file is missing or not JSON.
+        CommandError: the file is missing or not JSON.
 
     """
     try:
         return orjson.loads(sys.stdin.buffer.read() if path == STDIN else path.read_bytes())
     except OSError as error:
-        raise QuestionError(f"{path}: {os.strerror(error.errno or 0)}") from error
+        raise CommandError(f"{path}: {os.strerror(error.errno or 0)}") from error
     except orjson.JSONDecodeError as error:
-        raise QuestionError(f"{path}: not JSON: {error}") from error
+        raise CommandError(f"{path}: not JSON: {error}") from error
     except ValueError as error:
-        raise QuestionError(f"{str(path)!r} is not a path: {error}") from error
+        raise CommandError(f"{str(path)!r} is not a path: {error}") from error
 
 
 def write_data(output: str, content: Mapping[str, Any]) -> bool:

@@ -23,9 +23,8 @@ from controller.disruption.advice import course as courses
 from controller.disruption.advice.course import with_buffered_nodes
 from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of
-from controller.offline.answers import node_content
 from controller.offline.commandline import (
-    QuestionError,
+    CommandError,
     add_now,
     add_output,
     add_world,
@@ -36,6 +35,7 @@ from controller.offline.commandline import (
     write_tables,
 )
 from controller.offline.daemonpods import daemon_pods, key_of
+from controller.offline.jsonresults import node_content
 from controller.offline.reporter import Table
 from controller.offline.solve import deadline, read
 from controller.offline.world import World
@@ -112,8 +112,8 @@ def _print(chosen: argparse.Namespace) -> int:
             now=chosen.now or datetime.now(UTC),
             with_eviction_cost=not chosen.ignore_eviction_cost,
         )
-    except QuestionError as error:
-        raise QuestionError(f"{chosen.world}: {error}") from error
+    except CommandError as error:
+        raise CommandError(f"{chosen.world}: {error}") from error
     if chosen.until_steady:
         problem = without_waits(problem)
     course = run_course(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
@@ -128,7 +128,7 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
     """Return the disruption problem of a recorded world.
 
     Raises:
-        QuestionError: a setting has a value that is not allowed.
+        CommandError: a setting has a value that is not allowed.
 
     """
     gates = world.settings.get("FEATURE_GATES", "").replace(" ", "").lower().split(",")
@@ -137,7 +137,7 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
         configured = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
         scheduling = from_names(world.settings)
     except ValueError as error:
-        raise QuestionError(f"settings: {error}") from error
+        raise CommandError(f"settings: {error}") from error
     settings = configured if with_eviction_cost else EVICTIONS_FREE
     # Without instalments, each command pays for its evictions by itself.
     settings = replace(settings, instalments=False)
@@ -309,7 +309,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
     try:
         path.write_bytes(orjson.dumps(world, option=orjson.OPT_INDENT_2))
     except OSError as error:
-        raise QuestionError(f"{path}: {os.strerror(error.errno or 0)}") from error
+        raise CommandError(f"{path}: {os.strerror(error.errno or 0)}") from error
 
 
 def _reservations(snapshot: Snapshot) -> dict[str, int]:

@@ -15,7 +15,7 @@ from controller.apiserver.errors import ApiError
 from controller.disruption.advice.explanation import NodeExplanation, as_wire, explained
 from controller.kube.client import Client
 from controller.offline.commandline import (
-    QuestionError,
+    CommandError,
     add_now,
     cluster_parser,
     run_on_cluster,
@@ -96,7 +96,7 @@ def _explanation(world: World, node: str, chosen: argparse.Namespace) -> NodeExp
     expired = deadline(time.perf_counter() + chosen.time_limit)
     explanation = explained(problem, node, expired=expired)
     if explanation is None:
-        raise QuestionError(f'node "{chosen.node}" not found')
+        raise CommandError(f'node "{chosen.node}" not found')
     return explanation
 
 

@@ -48,7 +48,7 @@ from controller.kube import access
 from controller.kube.client import Client
 from controller.offline.commandline import (
     CONTEXT,
-    QuestionError,
+    CommandError,
     add_connection,
     connection,
     parse_with_settings,
@@ -149,7 +149,7 @@ def world_of(path: Path | None, settings: Sequence[str], environ: Mapping[str, s
     """Return the recorded world in a file, or the environment's cluster if there is none.
 
     Raises:
-        QuestionError: the file or the cluster cannot be read.
+        CommandError: the file or the cluster cannot be read.
 
     """
     return read(path) if path is not None else load(live(settings, environ))
@@ -159,13 +159,13 @@ def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the cluster of the environment's kubeconfig as a world; writes progress to stderr.
 
     Raises:
-        QuestionError: the cluster cannot be reached, or a required kind cannot be listed.
+        CommandError: the cluster cannot be reached, or a required kind cannot be listed.
 
     """
     try:
         return asyncio.run(_live(argv, environ))
     except (OptionsError, access.AccessError) as error:
-        raise QuestionError(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def access_of(environ: Mapping[str, str]) -> access.Access:
@@ -218,7 +218,7 @@ async def record_cluster(
     `report` is called with progress and warnings.
 
     Raises:
-        QuestionError: a required kind cannot be listed.
+        CommandError: a required kind cannot be listed.
 
     """
     world: dict[str, Any] = {}
@@ -228,7 +228,7 @@ async def record_cluster(
             objects = await api.list(kind)
         except ApiError as error:
             if key in ESSENTIAL and not isinstance(error, NotFoundError):
-                raise QuestionError(f"cannot list {kind.plural}: {error}") from error
+                raise CommandError(f"cannot list {kind.plural}: {error}") from error
             report(f"cannot list {kind.plural}; the world will have none: {error}")
             continue
         world[key] = [_without_secrets(to_wire(stored)) for stored in objects]
@@ -256,7 +256,7 @@ def settings_of(options: Options) -> dict[str, Any]:
     """Return the settings of a world from the settings of the cluster's controller.
 
     Raises:
-        QuestionError: the file of SCHEDULER_CONFIG cannot be read.
+        CommandError: the file of SCHEDULER_CONFIG cannot be read.
 
     """
     settings: dict[str, Any] = {
@@ -275,7 +275,7 @@ def settings_of(options: Options) -> dict[str, Any]:
         try:
             settings["SCHEDULER_CONFIG"] = schedulerconfig.document(given)
         except (OSError, yaml.YAMLError) as error:
-            raise QuestionError(f"cannot read SCHEDULER_CONFIG={given!r}: {error}") from error
+            raise CommandError(f"cannot read SCHEDULER_CONFIG={given!r}: {error}") from error
     return settings
 
 

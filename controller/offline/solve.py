@@ -18,9 +18,8 @@ from typing import Any
 
 from controller.offline import reporter
 from controller.offline import world as worlds
-from controller.offline.answers import results_content
 from controller.offline.commandline import (
-    QuestionError,
+    CommandError,
     add_output,
     add_world,
     parse_arguments,
@@ -30,6 +29,7 @@ from controller.offline.commandline import (
     write_data,
     write_tables,
 )
+from controller.offline.jsonresults import results_content
 from controller.offline.narration import Narrator
 from controller.offline.wirevalues import WorldError
 from controller.scheduling.buffers import Fill, split_fills
@@ -63,7 +63,7 @@ def read(path: Path, content: Any = None) -> worlds.World:
     `content` is the file's JSON if it has been read already.
 
     Raises:
-        QuestionError: a file is missing or not JSON, or an object in it is invalid.
+        CommandError: a file is missing or not JSON, or an object in it is invalid.
 
     """
     content = content or read_json(path)
@@ -74,9 +74,9 @@ def read(path: Path, content: Any = None) -> worlds.World:
         _check_devices(world)
         from_names(world.settings)
     except WorldError as error:
-        raise QuestionError(f"{path}: {error}") from error
+        raise CommandError(f"{path}: {error}") from error
     except ValueError as error:
-        raise QuestionError(f"{path}: settings: {error}") from error
+        raise CommandError(f"{path}: settings: {error}") from error
     # The world exists until the process ends, so garbage collections need not scan it.
     gc.freeze()
     return world

@@ -187,17 +187,17 @@ def _read_pods(
     read_classes: list[ConstrainedClass] = []
     cached: dict[bytes, tuple[PodConstraints, Volumes]] = {}
     for pod_class in classes:
-        key, flaw = pod_class.placement_key, pod_class.flaw
+        key, error = pod_class.placement_key, pod_class.request_error
         try:
-            if not flaw and key not in cached:
+            if not error and key not in cached:
                 constraints = initial_constraints(
                     pod_class.spec, policy=settings.preference_policy, soft_taints=soft_taints
                 )
                 cached[key] = constraints, volumes.of(pod_class.namespace, pod_class.spec)
         except ValueError as malformed:
-            flaw = str(malformed)
-        if flaw:
-            refused |= dict.fromkeys(pod_class.keys, (flaw,))
+            error = str(malformed)
+        if error:
+            refused |= dict.fromkeys(pod_class.keys, (error,))
         else:
             constraints, pod_class.volumes = cached[key]
             read_classes.append((pod_class, constraints))

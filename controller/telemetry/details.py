@@ -20,7 +20,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import MILLI
-from controller.constraints.resources import Resources, less, parsed, pod_requests, total
+from controller.constraints.resources import Resources, parsed, pod_requests, subtract, total
 from controller.state.cluster import Cluster
 from controller.state.pods import is_daemon, is_terminal
 from controller.telemetry.clusterstate import FromMirror, add_amounts, snake, status_conditions
@@ -235,7 +235,7 @@ class DashboardDetails(Details):
 
 
 def _overhead(node: Node) -> Resources:
-    return less(parsed(node.status.capacity), parsed(node.status.allocatable))
+    return subtract(parsed(node.status.capacity), parsed(node.status.allocatable))
 
 
 def _limits(pod: Pod) -> Resources:

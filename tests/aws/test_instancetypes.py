@@ -30,7 +30,7 @@ from controller.aws.instancetypes.catalogue import (
     pods,
     requirements,
     reserved_cpu,
-    suits,
+    supports,
 )
 from tests.aws.builders import make_node_class
 
@@ -365,8 +365,8 @@ def test_windows_nodes_have_the_label_of_their_build() -> None:
     ],
 )
 def test_a_nodeclass_excludes_incompatible_instance_types(name: str, spec: dict[str, Any]) -> None:
-    assert not suits(known(name), make_node_class(**spec))
-    assert suits(known("m5.large"), make_node_class(**spec))
+    assert not supports(known(name), make_node_class(**spec))
+    assert supports(known("m5.large"), make_node_class(**spec))
 
 
 def test_a_nodeclass_with_enclaves_uses_only_types_that_support_them() -> None:
@@ -374,9 +374,9 @@ def test_a_nodeclass_with_enclaves_uses_only_types_that_support_them() -> None:
     able = dataclasses.replace(known("m5.large"), enclaves=True)
     unable = dataclasses.replace(able, enclaves=False)
 
-    assert suits(able, with_enclaves)
-    assert not suits(unable, with_enclaves)
-    assert suits(unable, make_node_class(enclave_options=EnclaveOptions(enabled=False)))
+    assert supports(able, with_enclaves)
+    assert not supports(unable, with_enclaves)
+    assert supports(unable, make_node_class(enclave_options=EnclaveOptions(enabled=False)))
 
 
 def test_every_type_of_ec2_can_be_read() -> None:

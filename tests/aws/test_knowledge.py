@@ -497,7 +497,7 @@ async def test_a_change_of_one_type_does_not_recompute_the_others(
 ) -> None:
     node_class = await ready(provider)
     before = {t.name: t for t in await provider.instance_types(node_class)}
-    provider.avoid("m5.large", "us-west-2a", "spot")
+    provider.mark_unavailable("m5.large", "us-west-2a", "spot")
     after = {t.name: t for t in await provider.instance_types(node_class)}
     assert [n for n in after if after[n] is not before[n]] == ["m5.large"]
     closed = [o for o in after["m5.large"].offerings if not o.available]

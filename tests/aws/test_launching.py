@@ -380,7 +380,7 @@ async def test_the_instance_is_found_by_its_tag_if_the_request_has_changed(
 
     after = start()
     node_class = await ready(after)
-    after.avoid("m5.large", before.zone, "spot")
+    after.mark_unavailable("m5.large", before.zone, "spot")
     again = await after.launch(claim, node_class)
 
     assert again.provider_id == before.provider_id
@@ -431,7 +431,7 @@ async def test_a_launch_without_an_instance_is_retried_once_ec2_is_consistent(
     region.client("ec2").terminate_instances(InstanceIds=[lost.provider_id.rpartition("/")[2]])
     after = start()
     node_class = await ready(after)
-    after.avoid("m5.large", lost.zone, "spot")
+    after.mark_unavailable("m5.large", lost.zone, "spot")
 
     for _ in range(2):
         with pytest.raises(CloudProviderError) as raised:
@@ -575,7 +575,7 @@ async def test_the_first_node_of_a_type_corrects_its_memory_capacity(
     )
 
     for memory in ("7900Mi", "7800Mi", "7850Mi"):
-        provider.learn(seen, {"cpu": "2", "memory": memory})
+        provider.record_capacity(seen, {"cpu": "2", "memory": memory})
 
     after = {t.name: t for t in await provider.instance_types(node_class)}
     assert after["m5.large"].capacity["memory"] == parse("7800Mi")
@@ -596,7 +596,7 @@ async def test_a_node_with_another_ami_does_not_correct_the_capacity(
         status=NodeClaimStatus(image_id="ami-unrelated"),
     )
 
-    provider.learn(other, {"memory": "1Gi"})
+    provider.record_capacity(other, {"memory": "1Gi"})
 
     assert [t.capacity for t in await provider.instance_types(node_class)] == [
         t.capacity for t in before

@@ -87,7 +87,7 @@ async def test_after_a_crash_the_client_token_assigns_the_instances_to_the_claim
 
     after = start()
     if changed:
-        after.avoid("m5.large", "us-west-2a", "spot")
+        after.mark_unavailable("m5.large", "us-west-2a", "spot")
     # Some have written their instance already, and the others come in another order.
     left = [claims[5], claims[2], claims[7]]
     found = await launched(after, left)
@@ -176,7 +176,7 @@ async def test_a_claim_whose_instance_terminated_before_it_was_recorded_gets_ano
     region.client("ec2").terminate_instances(InstanceIds=[ended])
 
     after = start()
-    after.avoid("m5.large", "us-west-2a", "spot")
+    after.mark_unavailable("m5.large", "us-west-2a", "spot")
     found = await launched(after, claims)
 
     assert [found[0].provider_id, found[2].provider_id] == ids([before[0], before[2]])

@@ -11,7 +11,7 @@ import pytest
 from controller.disruption.commands import Command
 from controller.disruption.methods.order import decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
-from controller.offline.answers import node_content
+from controller.offline.jsonresults import node_content
 from controller.offline.world import load
 from tests.disruption.clusters import underused
 from tests.oracle.replay import Finding, Replay

@@ -20,7 +20,7 @@ from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.methods.order import decide
-from controller.offline.commandline import QuestionError
+from controller.offline.commandline import CommandError
 from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import from_rows
 from controller.offline.record import record_cluster
@@ -243,7 +243,7 @@ async def test_recording_fails_without_permission_to_list_pods() -> None:
     api = cluster(original)
     api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.POD)
 
-    with pytest.raises(QuestionError, match="cannot list pods"):
+    with pytest.raises(CommandError, match="cannot list pods"):
         await record_cluster(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
 
 

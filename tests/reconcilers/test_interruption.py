@@ -60,8 +60,8 @@ async def test_a_rebalance_recommendation_only_excludes_the_offering_from_launch
 
     await listener.run_once()
 
-    (avoided,) = world.cloud.avoided
-    assert (avoided.instance_type, avoided.capacity_type) == ("m5.large", "spot")
+    (unavailable,) = world.cloud.unavailable
+    assert (unavailable.instance_type, unavailable.capacity_type) == ("m5.large", "spot")
     claim = world.claim("claim")
     assert claim is not None
     assert not claim.metadata.is_deleting
@@ -74,8 +74,8 @@ async def test_a_spot_interruption_excludes_the_offering_from_launches(
 
     await listener.run_once()
 
-    (avoided,) = world.cloud.avoided
-    assert (avoided.instance_type, avoided.zone, avoided.capacity_type) == (
+    (unavailable,) = world.cloud.unavailable
+    assert (unavailable.instance_type, unavailable.zone, unavailable.capacity_type) == (
         "m5.large", "us-west-2a", "spot",
     )  # fmt: skip
 

@@ -434,7 +434,9 @@ def sell_no(scenario: ProvisioningScenario, *capacity_types: str) -> None:
     for known in scenario.world.cloud.types:
         for offering in known.offerings:
             if offering.capacity_type in capacity_types:
-                scenario.world.cloud.avoid(known.name, offering.zone, offering.capacity_type)
+                scenario.world.cloud.mark_unavailable(
+                    known.name, offering.zone, offering.capacity_type
+                )
 
 
 async def test_a_pod_reports_refused_launches_of_its_nodeclass(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.parity import generated
 from bench.parity.overlaying import with_overlays
 from bench.parity.worlds import World, diverse, mixed
-from controller.offline.answers import results_content
+from controller.offline.jsonresults import results_content
 from controller.offline.world import load
 from controller.scheduling.packing.firstfit import spread_evenly
 from controller.scheduling.scheduler import schedule

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.parity import generated
 from bench.parity.worlds import World, benchmark_types, beside_others, diverse, mixed
-from controller.offline.answers import results_content
+from controller.offline.jsonresults import results_content
 from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
 from tests.oracle.replay import Finding, findings

@@ -553,7 +553,7 @@ def _truth(value: bool) -> str:
 # Which instance types an EC2NodeClass can use.
 
 
-def suits(info: InstanceTypeInfo, node_class: EC2NodeClass) -> bool:
+def supports(info: InstanceTypeInfo, node_class: EC2NodeClass) -> bool:
     """Whether the instance type supports the EC2NodeClass's settings."""
     spec, family = node_class.spec, family_of(node_class)
     if family.name == "AL2023" and info.name.startswith("a1."):

@@ -29,7 +29,7 @@ class DiscoveredCapacity:
 
         self._least: TTLCache[tuple[str, str], int] = TTLCache(MOST_KEPT, TTL, clock)
 
-    def learn(self, instance_type: str, image_id: str, memory: int) -> None:
+    def record(self, instance_type: str, image_id: str, memory: int) -> None:
         """Record a node's memory capacity; recording the same value again renews its lifetime."""
         if instance_type and image_id and memory > 0:
             key = instance_type, image_id

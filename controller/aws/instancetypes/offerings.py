@@ -33,7 +33,7 @@ from controller.aws.instancetypes.catalogue import (
     instance_type_info,
     overhead,
     requirements,
-    suits,
+    supports,
     with_resolved_kubelet,
 )
 from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
@@ -178,14 +178,14 @@ class InstanceTypes:
         reservations: Reservations,
         subnets: Subnets,
         shift: ZonalShift,
-        learned: DiscoveredCapacity,
+        discovered_capacity: DiscoveredCapacity,
         groups: PlacementGroups,
         drivers: Drivers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._region = region
         self._drivers = drivers
-        self._learned = learned
+        self._discovered_capacity = discovered_capacity
         self._groups = groups
         self._limits = limits
         self._described = described
@@ -228,7 +228,7 @@ class InstanceTypes:
         for name in sorted(self._described.by_name):
             info = self._described.by_name[name]
             try:
-                if suits(info, node_class):
+                if supports(info, node_class):
                     with_resolved_kubelet(node_class, info, self._limits)
             except CelError as exc:
                 return str(exc)
@@ -251,8 +251,8 @@ class InstanceTypes:
             self._pricing.revision,
             self._reservations.revision,
             # Memory is discovered per AMI, but EC2NodeClasses with other AMIs share instance types.
-            (self._learned.revision, [a.id for a in node_class.status.amis])
-            if self._learned.revision
+            (self._discovered_capacity.revision, [a.id for a in node_class.status.amis])
+            if self._discovered_capacity.revision
             else None,
             closed,
             public,
@@ -285,7 +285,7 @@ class InstanceTypes:
         images = node_class.status.amis
         for name, estimated in built.estimated.items():
             left = tuple(self._reservations.left(r.id) for r in reserved.get(name, ()))
-            memory = self._learned.of(name, images[built.images[name]].id)
+            memory = self._discovered_capacity.of(name, images[built.images[name]].id)
             stamp = (self._unavailable.sequence(name), shared, left, memory)
             if built.stamps.get(name) != stamp:
                 info = self._described.by_name[name]
@@ -349,7 +349,7 @@ class InstanceTypes:
             if shared:
                 info = info.counting_shares
             zones = tuple(sorted(wanted & self._described.zones.get(name, frozenset())))
-            if not zones or not info.architectures or not suits(info, node_class):
+            if not zones or not info.architectures or not supports(info, node_class):
                 continue
             try:
                 own = with_resolved_kubelet(node_class, info, self._limits)

@@ -13,7 +13,7 @@ from pathlib import Path
 from controller.console import study
 from controller.console.feed import Feed
 from controller.offline.commandline import (
-    QuestionError,
+    CommandError,
     add_now,
     add_source,
     parse_with_settings,
@@ -56,9 +56,9 @@ def parser() -> argparse.ArgumentParser:
 
 async def _show(source: study.Source, note: Path | None) -> int:
     if Top is None:
-        raise QuestionError("top needs the package textual: pip install 'joiner[console]'")
+        raise CommandError("top needs the package textual: pip install 'joiner[console]'")
     if not sys.stdout.isatty():
-        raise QuestionError("top needs a terminal; `joiner cost` prints a table")
+        raise CommandError("top needs a terminal; `joiner cost` prints a table")
     # Starting it later would fail: the application replaces standard error.
     resource_tracker.ensure_running()
     feed = Feed()

@@ -17,7 +17,7 @@ from controller.console import study
 from controller.console.feed import Feed
 from controller.console.web.server import application, is_loopback, serving
 from controller.offline.commandline import (
-    QuestionError,
+    CommandError,
     add_connection,
     add_now,
     parse_with_settings,
@@ -89,14 +89,14 @@ def _token(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:
             token = chosen.token_file.read_text().strip()
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            raise QuestionError(f"--token-file {chosen.token_file}: {why}") from error
+            raise CommandError(f"--token-file {chosen.token_file}: {why}") from error
     if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise QuestionError(
+        raise CommandError(
             f"the token is too short or has characters that a header cannot carry: give at least "
             f"{SHORTEST_TOKEN}, such as those of `openssl rand -hex 16`"
         )
     if not token and not is_loopback(chosen.bind):
-        raise QuestionError(
+        raise CommandError(
             f"--bind {chosen.bind} can be reached from other machines: give --token-file or {TOKEN}"
         )
     return token
@@ -141,7 +141,7 @@ async def _serve(chosen: argparse.Namespace, source: study.Source, token: str) -
             _say(chosen.bind, port, token)
             await done.wait()
     except OSError as error:
-        raise QuestionError(f"cannot serve on {chosen.bind}:{chosen.port}: {error}") from error
+        raise CommandError(f"cannot serve on {chosen.bind}:{chosen.port}: {error}") from error
     return 0
 
 

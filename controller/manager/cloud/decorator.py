@@ -104,17 +104,17 @@ class CloudDecorator:
         """Acknowledge a notice that was processed."""
         await self._cloud.acknowledge(notice)
 
-    def zones_away(self) -> frozenset[str]:
+    def shifted_zones(self) -> frozenset[str]:
         """Return the zones that a zonal shift moves traffic away from."""
-        return self._cloud.zones_away()
+        return self._cloud.shifted_zones()
 
-    def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
+    def mark_unavailable(self, instance_type: str, zone: str, capacity_type: str) -> None:
         """Treat an offering as unavailable for a while."""
-        self._cloud.avoid(instance_type, zone, capacity_type)
+        self._cloud.mark_unavailable(instance_type, zone, capacity_type)
 
-    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+    def record_capacity(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
         """Record the capacity that a NodeClaim's node reports."""
-        self._cloud.learn(claim, capacity)
+        self._cloud.record_capacity(claim, capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return the node conditions that mean that a node must be repaired."""

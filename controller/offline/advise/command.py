@@ -27,7 +27,7 @@ from controller.offline.advise import manifests, report
 from controller.offline.advise.report import AdviceResult, History, PullRequest, Recording
 from controller.offline.commandline import (
     STDIN,
-    QuestionError,
+    CommandError,
     add_now,
     cluster_parser,
     positive,
@@ -73,13 +73,13 @@ class _Source:
 
     @property
     def has_pools(self) -> bool:
-        """Whether the world has NodePools of its own; raises `QuestionError` if it is invalid."""
+        """Whether the world has NodePools of its own; raises `CommandError` if it is invalid."""
         if not isinstance(self.content, dict):
-            raise QuestionError(f"{self.path}: expected a JSON object")
+            raise CommandError(f"{self.path}: expected a JSON object")
         try:
             return manifests.has_pools(self.content)
         except WorldError as error:
-            raise QuestionError(f"{self.path}: {error}") from error
+            raise CommandError(f"{self.path}: {error}") from error
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -187,11 +187,11 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 
 def _question(world: World, chosen: argparse.Namespace, now: datetime | None = None) -> Question:
-    """Return the input of the advice for a world; raises `QuestionError` if prices are missing."""
+    """Return the input of the advice for a world; raises `CommandError` if prices are missing."""
     at = now or chosen.now or datetime.now(UTC)
     problem = translated(problem_of(world, now=at, with_eviction_cost=True))
     if not any(problem.snapshot.instance_types.values()):
-        raise QuestionError(
+        raise CommandError(
             "the world has no instance types, so there are no prices; `joiner record` needs "
             "AWS credentials to write them"
         )
@@ -244,7 +244,7 @@ def _print_pull_request(
 
 def _print_history(chosen: argparse.Namespace) -> int:
     if chosen.diff is not None:
-        raise QuestionError("--diff needs one world, not a folder of worlds")
+        raise CommandError("--diff needs one world, not a folder of worlds")
     pools = manifests.read_folder(chosen.pools) if chosen.pools is not None else []
     paths = _by_time(chosen.world)
     recordings: list[Recording] = []
@@ -277,7 +277,7 @@ def _by_time(folder: Path) -> list[tuple[datetime, Path]]:
     """Return the worlds of a folder with the times in their names, in order.
 
     Raises:
-        QuestionError: a name has no time, or there are fewer than two worlds.
+        CommandError: a name has no time, or there are fewer than two worlds.
 
     """
     worlds = []
@@ -285,11 +285,11 @@ def _by_time(folder: Path) -> list[tuple[datetime, Path]]:
         try:
             worlds.append((_time_in(path.stem), path))
         except ValueError as error:
-            raise QuestionError(
+            raise CommandError(
                 f"{path}: the name has no time such as 2026-11-22T08-00-00Z"
             ) from error
     if len(worlds) < 2:
-        raise QuestionError(f"{folder}: a history needs at least two worlds (*.json)")
+        raise CommandError(f"{folder}: a history needs at least two worlds (*.json)")
     return sorted(worlds)
 
 

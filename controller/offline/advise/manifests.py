@@ -17,7 +17,7 @@ from controller.apis.kinds import NODE_POOL
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.labels import NODEPOOL_HASH, NODEPOOL_HASH_VERSION
 from controller.apis.ownership import is_ours
-from controller.offline.commandline import QuestionError
+from controller.offline.commandline import CommandError
 from controller.offline.wirevalues import WorldError, converted, objects
 
 Wire = dict[str, Any]
@@ -70,7 +70,7 @@ def read_folder(folder: Path) -> list[Wire]:
     """Return the NodePools in the YAML files of a folder; other kinds are skipped.
 
     Raises:
-        QuestionError: the folder has no NodePool, or a file or a NodePool in it is invalid.
+        CommandError: the folder has no NodePool, or a file or a NodePool in it is invalid.
 
     """
     found: dict[str, Wire] = {}
@@ -78,12 +78,12 @@ def read_folder(folder: Path) -> list[Wire]:
         for wire in _documents(path):
             pool = _valid(wire, path)
             if pool.metadata.name in found:
-                raise QuestionError(f"{path}: NodePool {pool.metadata.name} exists twice")
+                raise CommandError(f"{path}: NodePool {pool.metadata.name} exists twice")
             if is_ours(pool):
                 found[pool.metadata.name] = wire
     if not found:
         cause = "no NodePool found" if folder.is_dir() else os.strerror(2)
-        raise QuestionError(f"{folder}: {cause}")
+        raise CommandError(f"{folder}: {cause}")
     return list(found.values())
 
 
@@ -91,7 +91,7 @@ def _documents(path: Path) -> Iterator[Wire]:
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise QuestionError(f"{path}: {error}") from error
+        raise CommandError(f"{path}: {error}") from error
     for wire in documents:
         if isinstance(wire, dict) and wire.get("kind") == NODE_POOL.name:
             yield wire
@@ -102,9 +102,9 @@ def _valid(wire: Wire, path: Path) -> NodePool:
     try:
         pool = converted(wire, NodePool, f"NodePool {name}".rstrip())
     except WorldError as error:
-        raise QuestionError(f"{path}: {error}") from error
+        raise CommandError(f"{path}: {error}") from error
     if faults := problems(pool):
-        raise QuestionError(f"{path}: NodePool {name}: {'; '.join(faults)}")
+        raise CommandError(f"{path}: NodePool {name}: {'; '.join(faults)}")
     return pool
 
 
@@ -146,7 +146,7 @@ def write_folder(folder: Path, pools: Mapping[str, NodePool]) -> None:
     """Write each NodePool to a file with its name.
 
     Raises:
-        QuestionError: a file cannot be written.
+        CommandError: a file cannot be written.
 
     """
     try:
@@ -154,7 +154,7 @@ def write_folder(folder: Path, pools: Mapping[str, NodePool]) -> None:
         for name, pool in pools.items():
             (folder / f"{name}.yaml").write_text("".join(_yaml_lines(pool)))
     except OSError as error:
-        raise QuestionError(f"{folder}: {os.strerror(error.errno or 0)}") from error
+        raise CommandError(f"{folder}: {os.strerror(error.errno or 0)}") from error
 
 
 def difference(before: Mapping[str, NodePool], after: Mapping[str, NodePool]) -> str:

@@ -91,7 +91,7 @@ class NoticeHandler(PortUser):
 
     async def _act(self, claim: NodeClaim, kind: str) -> None:
         if kind in SPOT_RECLAIMED:
-            self.cloud.avoid(
+            self.cloud.mark_unavailable(
                 claim.metadata.labels.get(labels.INSTANCE_TYPE, ""),
                 claim.metadata.labels.get(labels.ZONE, ""),
                 labels.SPOT,

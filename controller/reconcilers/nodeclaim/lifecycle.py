@@ -212,7 +212,7 @@ class Lifecycle(PortUser):
         """Record the node's real capacity for its instance type, in place of an estimate."""
         node = self.cluster.node_of(claim)
         if node is not None and conditions.is_true(claim.status.conditions, INITIALIZED):
-            self.cloud.learn(claim, node.status.capacity)
+            self.cloud.record_capacity(claim, node.status.capacity)
 
     async def _finalizer(self, claim: NodeClaim) -> NodeClaim:
         finalizers = [*claim.metadata.finalizers, labels.TERMINATION_FINALIZER]

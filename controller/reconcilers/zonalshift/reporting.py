@@ -37,7 +37,7 @@ class ZonalShiftReporting(PortUser):
 
     async def run_once(self) -> timedelta:
         """Publish events on the NodePools that a change affects."""
-        before, self._before = self._before, self.cloud.zones_away()
+        before, self._before = self._before, self.cloud.shifted_zones()
         changes = {
             **dict.fromkeys(self._before - before, DETECTED),
             **dict.fromkeys(before - self._before, CLEARED),

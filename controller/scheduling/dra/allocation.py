@@ -96,9 +96,9 @@ class _DeviceSearch:
             if allocated_count + alternative.count > MAX_DEVICES:
                 return False
             return self._allocate_count(claim, request, alternative, alternative.count, 0)
-        if self._usable.flaw:
-            raise AllocationError(self._usable.flaw)
-        suitable = [device for device in self._usable.devices if suits(alternative, device)]
+        if self._usable.error:
+            raise AllocationError(self._usable.error)
+        suitable = [device for device in self._usable.devices if matches(alternative, device)]
         if not suitable or allocated_count + len(suitable) > MAX_DEVICES:
             return False
         return self._allocate_all(claim, request, alternative, suitable)
@@ -142,11 +142,11 @@ class _DeviceSearch:
     def _allocate(
         self, claim: int, alternative: RequestAlternative, device: AllocatableDevice
     ) -> bool:
-        """Allocate a device to a claim if it suits, is free and meets the claim's constraints."""
+        """Allocate a device to a claim if it matches, is free and meets the claim's constraints."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise AllocationError(f"no allocation found in {MAX_STEPS} combinations of devices")
-        if not suits(alternative, device):
+        if not matches(alternative, device):
             return False
         share = _share(alternative.share, device) if device.shared else {}
         if share is None:
@@ -248,7 +248,7 @@ def _amount(requested: int | None, capacity: wire.DeviceCapacity) -> int | None:
     return amount if amount <= most else None
 
 
-def suits(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
+def matches(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
     """Whether a device meets a request's conditions, allocated or not.
 
     The conditions are selectors, tolerations and, for a shared device, the names of the requested

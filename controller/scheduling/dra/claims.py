@@ -261,7 +261,7 @@ class DeviceClaims:
                     node.labels.get(labels.INSTANCE_TYPE, ""), node.name
                 )
                 rest = tuple(device for device in expected if device.driver not in published)
-                cached = UsableDevices(cached.devices + rest, cached.flaw)
+                cached = UsableDevices(cached.devices + rest, cached.error)
             self._usable_known[node.name] = cached
         return cached
 

@@ -128,18 +128,18 @@ class AllocatedDevices:
 class UsableDevices:
     """The devices that one node can use, in the order in which the search tries them.
 
-    `flaw` says why the list may be incomplete. If it is set, no request for *all* devices can be
+    `error` says why the list may be incomplete. If it is set, no request for *all* devices can be
     met.
     """
 
     devices: tuple[AllocatableDevice, ...] = ()
-    flaw: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
     devices: tuple[AllocatableDevice, ...]
-    flaw: str
+    error: str
 
 
 class Inventory:
@@ -175,19 +175,19 @@ class Inventory:
     def _usable_by(self, usable: Any) -> UsableDevices:
         """Return the devices whose reach `usable` accepts, the node's own devices first.
 
-        Device pools that are incomplete or malformed are left out; `flaw` describes the first one.
+        Device pools that are incomplete or malformed are left out; `error` describes the first one.
         """
         usable_devices: list[AllocatableDevice] = []
-        flaw = ""
+        error = ""
         for pool in self._pools:
             reached = [device for device in pool.devices if usable(device.reach)]
-            if reached and pool.flaw:
-                flaw = flaw or pool.flaw
+            if reached and pool.error:
+                error = error or pool.error
             else:
                 usable_devices.extend(reached)
         # The node's own devices come first, so that devices that other nodes can use stay free.
         usable_devices.sort(key=lambda device: not device.reach.node)
-        return UsableDevices(tuple(usable_devices), flaw)
+        return UsableDevices(tuple(usable_devices), error)
 
 
 def expected_devices(
@@ -263,9 +263,9 @@ def _read_pool(
     name = f"{current[0].spec.driver}/{pool.name}"
     if len(current) != pool.resource_slice_count:
         published = f"{len(current)} of {pool.resource_slice_count}"
-        flaw = f"the driver has published {published} ResourceSlices of device pool {name}"
+        error = f"the driver has published {published} ResourceSlices of device pool {name}"
     else:
-        flaw = ""
+        error = ""
     totals = _totals(
         counters for resource_slice in current for counters in resource_slice.spec.shared_counters
     )
@@ -277,10 +277,10 @@ def _read_pool(
                 reach = _slice_reach(resource_slice.spec, device)
                 devices.append(_device(device, prefix, reach, totals, taint_rules, {}))
         except ValueError as exc:
-            flaw = flaw or f"device pool {name} is malformed: {exc}"
+            error = error or f"device pool {name} is malformed: {exc}"
     if len({device.key for device in devices}) < len(devices):
-        flaw = flaw or f"device pool {name} contains a device twice"
-    return _Pool(tuple(devices), flaw)
+        error = error or f"device pool {name} contains a device twice"
+    return _Pool(tuple(devices), error)
 
 
 def _slice_reach(spec: wire.ResourceSliceSpec, device: wire.Device) -> Reach:

@@ -18,7 +18,7 @@ from controller.constraints.requirements import Requirements, conjunction, one_o
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants
-from controller.scheduling.dra.allocation import suits
+from controller.scheduling.dra.allocation import matches
 from controller.scheduling.dra.claims import Allocations, DeviceClaims
 from controller.scheduling.dra.devices import AllocatableDevice, UsableDevices
 from controller.scheduling.dra.sites import (
@@ -177,7 +177,7 @@ class DeviceNodes:
         reachable = (self._claims.inventory.within(reach).devices for reach in self.reaches)
         every = own.union(*reachable)
         try:
-            suitable = frozenset(device for device in every if suits(alternative, device))
+            suitable = frozenset(device for device in every if matches(alternative, device))
         except AllocationError:
             return frozenset()
         is_exclusive = all(device in own and not device.shared for device in suitable)
@@ -231,7 +231,7 @@ class DeviceNodes:
             for alternatives in claim.requests:
                 try:
                     counts = [
-                        sum(suits(alternative, device) for device in devices)
+                        sum(matches(alternative, device) for device in devices)
                         for alternative in alternatives
                     ]
                 except AllocationError as exc:
@@ -384,7 +384,7 @@ class DeviceNodes:
             reachable = self._claims.inventory.within(self.reaches[site.reach])
             own = self.profiles[site.profile].devices
             usable = self._usable_known[site] = UsableDevices(
-                reachable.devices + own, reachable.flaw
+                reachable.devices + own, reachable.error
             )
         return usable
 

@@ -179,10 +179,10 @@ class ExistingNodes:
         remaining = np.zeros((len(self.all), len(axis.names)))
         expected = self._daemon_requests(daemons)
         for index, state_node in enumerate(self.all):
-            free = resources.less(allocatable(state_node), used[index])
+            free = resources.subtract(allocatable(state_node), used[index])
             # Reserve capacity for DaemonSet pods that are expected but do not run yet.
-            pending = resources.less(expected[index], daemon_used[index])
-            free = resources.less(free, {name: max(v, 0) for name, v in pending.items()})
+            pending = resources.subtract(expected[index], daemon_used[index])
+            free = resources.subtract(free, {name: max(v, 0) for name, v in pending.items()})
             remaining[index] = axis.vector(free)
             # A node with any overcommitted resource, on the solve's axis or not, takes no pods.
             if any(amount < 0 for amount in free.values()):

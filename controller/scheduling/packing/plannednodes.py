@@ -43,7 +43,7 @@ class PlannedNode:
         return every
 
 
-def unfolded(
+def planned_copies(
     opened: OpenedNodes, node_type: int, members: Sequence[Sequence[PodGroup]]
 ) -> list[PlannedNode]:
     """Return a planned node for each copy of equal opened nodes.

@@ -12,7 +12,7 @@ from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.packing.formulation import PackingClass, ProblemBuilder
 from controller.scheduling.packing.packer import Packing, pack
-from controller.scheduling.packing.plannednodes import PlannedNode, unfolded
+from controller.scheduling.packing.plannednodes import PlannedNode, planned_copies
 from controller.scheduling.packing.pricefloor import overstatement
 from controller.scheduling.packing.pricing import lower_bound
 from controller.scheduling.packing.problem import PackingProblem
@@ -180,7 +180,7 @@ def _take_planned(packed: _Packed) -> Iterator[PlannedNode]:
     groups = packed.pod_groups
     members = [[groups[index] for index in each.members] for each in packed.classes]
     for opened in packed.packing.opened:
-        yield from unfolded(opened, int(packed.node_types[opened.node_type]), members)
+        yield from planned_copies(opened, int(packed.node_types[opened.node_type]), members)
 
 
 def _with_pods_left(pod_groups: Sequence[PodGroup]) -> list[PodGroup]:

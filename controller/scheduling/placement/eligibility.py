@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from controller.apis.kubernetes.taints import Toleration
-from controller.constraints.requirements import Requirements, agreement, conjunction
+from controller.constraints.requirements import Requirements, compatible_conjunction, conjunction
 from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated
 from controller.scheduling.arrays import Mask
 from controller.scheduling.catalog.launchoptions import LaunchOptions
@@ -123,7 +123,8 @@ class EligibilityReader:
             else alternatives_of(pod_class, constraints)
         )
         node_alternatives = [
-            agreement(alternative, constraints.preferred) for alternative in alternatives_on_nodes
+            compatible_conjunction(alternative, constraints.preferred)
+            for alternative in alternatives_on_nodes
         ]
         nodes = self._nodes.meeting(
             [alternative for alternative in node_alternatives if alternative is not None]

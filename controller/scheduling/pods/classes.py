@@ -25,8 +25,8 @@ class PodClass:
 
     Pod classes with the same `placement_key` differ only in their requests, not in their
     constraints. `device_requests` describes the devices that the pods claim, if any. `pins_node`
-    says whether the pods must not be evicted, so that their node stays until they end. `flaw` says
-    why the requests are malformed; empty if they are not.
+    says whether the pods must not be evicted, so that their node stays until they end.
+    `request_error` says why the requests are malformed; empty if they are not.
     """
 
     index: int
@@ -40,7 +40,7 @@ class PodClass:
     volumes: Volumes = NO_VOLUMES
     device_requests: DeviceRequests | None = None
     pins_node: bool = False
-    flaw: str = ""
+    request_error: str = ""
 
     @property
     def priority(self) -> int:
@@ -95,7 +95,7 @@ def _pod_class(signature: PodSignature, pods: list[Pod], guards: EvictionGuards)
         ports=signature.ports,
         keys=[pod.key for pod in pods],
         pins_node=signature.is_protected or any(map(permanent_obstacle, guards.of(pods[0]))),
-        flaw=signature.flaw,
+        request_error=signature.request_error,
     )
 
 

@@ -18,7 +18,7 @@ def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
     if affinity is None or affinity.required is None:
         return (selected,)
     alternatives = (
-        requirements.agreement(
+        requirements.compatible_conjunction(
             selected, *(requirements.read([expression]) for expression in term.match_expressions)
         )
         for term in affinity.required.node_selector_terms

@@ -45,8 +45,9 @@ class PodSignature:
     """The fields of a pod that placement reads; equal pods share one signature.
 
     Signatures with the same `placement_key` differ only in their requests, not in their
-    constraints. `is_protected` says whether `do-not-disrupt` protects the pods. `flaw` says why the
-    requests are malformed; empty if they are not. `spec` has no node name.
+    constraints. `is_protected` says whether `do-not-disrupt` protects the pods.
+    `request_error` says why the requests are malformed; empty if they are not. `spec` has no node
+    name.
     """
 
     placement_key: bytes
@@ -56,7 +57,7 @@ class PodSignature:
     requests: Resources
     ports: tuple[HostPort, ...]
     is_protected: bool
-    flaw: str
+    request_error: str
 
 
 class PodSignatures:
@@ -118,7 +119,7 @@ class PodSignatures:
     ) -> PodSignature:
         if requests_key not in self._parsed_requests:
             self._parsed_requests[requests_key] = _requests(pod)
-        requests, flaw = self._parsed_requests[requests_key]
+        requests, request_error = self._parsed_requests[requests_key]
         ports = hostports.host_ports(pod.spec)
         return PodSignature(
             placement_key=self._intern(constraints_key + self._encode(ports))
@@ -130,7 +131,7 @@ class PodSignatures:
             requests=requests,
             ports=ports,
             is_protected=is_protected,
-            flaw=flaw,
+            request_error=request_error,
         )
 
     def _intern(self, part: bytes) -> bytes:
