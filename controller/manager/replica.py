@@ -12,6 +12,7 @@ import base64
 import gc
 import logging
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -53,6 +54,13 @@ from controller.telemetry.metrics import Metrics
 
 LEASE_QPS = 10
 """Requests per second for the Lease, over separate connections that other requests cannot delay."""
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread may hold the interpreter while the event loop waits for it; by default 5 ms.
+
+The event loop releases the interpreter at each write to a socket, and while a thread renders
+metrics it waits at each to get it back.
+"""
 
 DISRUPTION_NICENESS = 10
 """The niceness of the solver for disruption, higher than that of the solver for pending pods."""
@@ -110,6 +118,8 @@ class Replica:
         async with AsyncExitStack() as owned:
             own = owned.enter_async_context
             memory.return_freed_memory()
+            owned.callback(sys.setswitchinterval, sys.getswitchinterval())
+            sys.setswitchinterval(SWITCH_SECONDS)
             owned.enter_context(memory.frozen_survivors())
             api = await own(self._api)
             lease_api = await own(self._client(LEASE_QPS, LEASE_QPS))

@@ -28,7 +28,6 @@ from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
-from controller.manager import memory
 from controller.manager.solver import offers
 from controller.manager.solver.offers import OfferWriter
 from controller.manager.solver.transfer import PodReceiver, PodSender
@@ -446,7 +445,6 @@ def _serve(pipe: Connection, niceness: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(niceness)
-    memory.return_freed_memory()
     while True:
         try:
             function, arguments = pipe.recv()
