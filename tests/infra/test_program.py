@@ -211,8 +211,8 @@ def made_by(
         pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
     finally:
         pulumi.runtime.set_all_config({}, [])
-        # What a failed program leaves is nobody's news in the middle of another test: a traceback
-        # that is written while `ast.parse` runs there breaks it (Python 3.11).
+        # Do not report what a failed program leaves unfinished. Otherwise a later test prints its
+        # traceback, and an `ast.parse` that runs at that moment fails (Python 3.11).
         loop.set_exception_handler(lambda _loop, _context: None)
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -224,7 +224,7 @@ def made_by(
 
 
 def _program() -> None:
-    # It runs when it is imported, as under the engine.
+    # The program runs when its module is imported, as under the engine.
     sys.modules.pop("infra.__main__", None)
     importlib.import_module("infra.__main__")
 

@@ -75,7 +75,7 @@ def faults(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     )
 
 
-# What tests before it have left is nobody's news here, though it may be collected meanwhile.
+# Garbage collection during this test may warn of resources that earlier tests did not close.
 @pytest.mark.long
 @pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
 @settings(max_examples=400)
