@@ -218,7 +218,8 @@ def eks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "testing")
 
 
-# Each speaks to the server that a kubeconfig names; raises when it does not trust it.
+# Each of these clients connects to the server of a kubeconfig, and raises an error if it does not
+# trust the server's certificate.
 
 
 def _controller(kubeconfig: Path) -> None:
@@ -250,7 +251,7 @@ def _test_cloud(kubeconfig: Path) -> None:
     try:
         ClusterReviewer(kubeconfig).review("e30.e30.", audience="sts")
     except TokenRefusedError as refused:
-        # The server's answer, which is nothing, refuses the token too.
+        # The server answers with an empty body, which also refuses the token.
         if "does not know the token" not in str(refused):
             raise
 
@@ -291,7 +292,7 @@ def test_a_cluster_ca_without_key_identifiers_is_accepted(
 def test_a_server_with_a_certificate_of_another_ca_is_refused(
     serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
 ) -> None:
-    # Both bear the same name, so that the signature alone tells them apart.
+    # Both authorities have the same name, so only the signature differs.
     kubeconfig = serve(Authority().server(LOOPBACK)).kubeconfig(tmp_path, Authority())
 
     with pytest.raises(REFUSALS, match="certificate verify failed"):

@@ -79,12 +79,12 @@ async def test_an_impaired_instance_is_reported_once_until_it_recovers(
     async def runs() -> bool:
         return broken in {i.instance_id for i in region.instances() if i.state == "running"}
 
-    await eventually(runs)  # of others EC2 tells no status
+    await eventually(runs)  # EC2 reports the status of running instances only
     statuses = InstanceStatuses(provider.aws)
     region.control.impair(broken, system=True, since_seconds=300)
 
     async def receive() -> Sequence[Notice]:
-        await statuses.refresh(datetime.now(UTC))  # EC2 tells only of those that run by now
+        await statuses.refresh(datetime.now(UTC))  # EC2 reports running instances only
         return statuses.waiting()
 
     (notice,) = await eventually(receive)

@@ -87,7 +87,7 @@ async def test_an_instance_of_another_installation_is_listed_but_not_managed(
     instances = {i.provider_id: i for i in await start().instances()}
 
     assert not instances[instance.provider_id].is_ours
-    await provider.terminate(instance.provider_id)  # a claim of it may still end it
+    await provider.terminate(instance.provider_id)  # its NodeClaim may still terminate it
 
 
 async def test_foreign_instances_are_neither_listed_nor_changed(

@@ -412,7 +412,7 @@ async def test_a_failed_launch_can_be_retried(
     region.control.set_capacity(capacity_type="on-demand", available=None)
     if crashed:
         provider = start()
-        # The first token has had its answer, and EC2 repeats it.
+        # EC2 has already answered the first client token, and repeats that answer.
         node_class = await ready(provider)
         with pytest.raises(InsufficientCapacityError):
             await provider.launch(claim, node_class)

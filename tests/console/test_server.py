@@ -1,4 +1,4 @@
-"""Who may read the page, and what the server refuses."""
+"""Access to the page, and the requests that the server refuses."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_consolidation_moves_no_pod_to_a_node_with_recent_pod_changes(
     ago: timedelta, names: list[str], *, intricate: bool
 ) -> None:
     cluster = where_a_pod_came(ago)
-    if intricate:  # It wants to be near those that are on the other node.
+    if intricate:  # The pod has an affinity for the pods on the other node.
         cluster["pods"][0]["spec"]["affinity"] = {
             "podAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -1042,7 +1042,7 @@ def one_to_empty(leaving: list[dict[str, Any]], *, free: Mapping[str, int]) -> d
 
 
 def test_the_plan_assumes_that_kube_scheduler_binds_the_largest_pods_first() -> None:
-    # A drain evicts them in that order. Were a small one first, it would go to b.
+    # A drain evicts them in that order. If a small pod were first, it would go to b.
     leaving = [*pods("first", 1), *pods("large", 1, cpu=1000), *pods("last", 1)]
 
     decision = decided(one_to_empty(leaving, free={"b": 1100, "c": 900}), DisruptionSettings())
@@ -1108,7 +1108,7 @@ def test_pods_on_a_node_with_a_soft_taint_accept_it_on_a_smaller_node() -> None:
 
 
 def test_pods_that_limits_keep_on_their_nodes_do_not_raise_the_bound() -> None:
-    # Were both to move, one node of two CPUs would be all there is for them.
+    # If both pods moved, the limits would allow only one node of two CPUs for them.
     cluster = world(
         ("a", "small", pods("a", 1, cpu=1500)),
         ("b", "small", pods("b", 1, cpu=1500)),

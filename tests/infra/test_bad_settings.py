@@ -82,10 +82,10 @@ def test_an_invalid_setting_is_refused_with_key_value_and_allowed_values(
         for problem in refused.problems:
             assert problem.startswith(f"joiner:{key}")
             assert any(words in problem for words in REFUSED), problem
-            # Of a map, it is the entry that is shown.
+            # For a map, the message shows the entry.
             assert not value or repr(value) in problem or value.lstrip().startswith("{"), problem
     else:
-        # What the program makes of them goes into AWS and the cluster as it is.
+        # The program passes these values to AWS and the cluster unchanged.
         assert_written(require_options(config.settings))
         assert config.drain_timeout.total_seconds() >= 1
 

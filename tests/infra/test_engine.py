@@ -468,7 +468,7 @@ def test_a_preview_states_which_nodes_a_change_disrupts(stage: Stage, tmp_path: 
     stage.up()
     (pool,) = stage.cluster.list(NODE_POOLS)
     name = pool["metadata"]["name"]
-    # As the controller would have it, from the very object that the API server has filled in.
+    # Compute the hash as the controller does, from the object with the API server's defaults.
     made_from = {
         "karpenter.sh/nodepool-hash": hashes.node_pool_hash(msgspec.convert(pool, NodePool)),
         "karpenter.sh/nodepool-hash-version": hashes.NODE_POOL_VERSION,

@@ -66,7 +66,7 @@ def test_pulumis_operator_runs_the_same_stack() -> None:
     spec, binding = wires["Stack"]["spec"], wires["ClusterRoleBinding"]
     (subject,) = binding["subjects"]
 
-    # The operator asks the API server on behalf of the stack's pod who is speaking to it.
+    # The stack's pod authenticates the operator with a TokenReview, which needs this role.
     assert binding["roleRef"]["name"] == "system:auth-delegator"
     assert subject["name"] == spec["serviceAccountName"]
     assert subject["namespace"] == wires["Stack"]["metadata"]["namespace"]

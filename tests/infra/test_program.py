@@ -627,7 +627,7 @@ def test_an_existing_object_with_our_tag_is_imported(
         ),
     }
     assert set(made.imported) <= {(token, name) for token, name, _ in made.resources}
-    # These have no ID by which Pulumi could import them: they go right before they are made.
+    # Pulumi cannot import these by an ID, so a hook deletes each one before Pulumi creates it.
     ecr = connection("ecr", "us-west-2")
     assert len(ecr.describe_repositories()["repositories"]) == 1
     assert len(hooks) == 2
@@ -755,7 +755,7 @@ def test_a_stack_records_the_identity_of_its_cluster() -> None:
         return made_at
 
     assert remembered(standard()) == "2026-01-01T00:00:00+00:00"
-    # One of its own goes and comes with the stack.
+    # The stack creates and deletes this cluster itself.
     assert remembered(standard(cluster="create", clusterName=NEW, publicAccessCidrs="none")) is None
 
 
@@ -763,5 +763,5 @@ def test_a_changed_kubeconfig_does_not_replace_the_clusters_provider() -> None:
     provider = standard().one("pulumi:providers:kubernetes")
 
     assert provider["clusterIdentifier"] == "us-west-2/joiner"
-    # Set either way, it would take the choice from the user who destroys a stack.
+    # Either value would override the choice of the user who destroys the stack.
     assert "deleteUnreachable" not in provider

@@ -149,7 +149,7 @@ def test_names_survive_a_round_trip_through_the_state() -> None:
 
     for given in (MADE, without):
         kept = json.loads(json.dumps(given.plain))
-        # A state leaves out what is nothing.
+        # A state omits values that are None.
         assert Given.of({key: value for key, value in kept.items() if value is not None}) == given
 
 

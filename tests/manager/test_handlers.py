@@ -104,7 +104,7 @@ class FakeReplica:
             await asyncio.Event().wait()
         finally:
             self.at_the_end()
-            # What was begun in the cloud needs its time, and is waited for.
+            # Calls to the cloud that are in progress take time, and the handler waits for them.
             for _ in range(100):
                 await asyncio.sleep(0)
             self.story.append("ended")

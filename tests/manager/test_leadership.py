@@ -82,7 +82,7 @@ async def test_the_first_replica_leads_and_the_second_waits(election: Election) 
     await first.leads()
     second = election.enter("second")
     before = election.api.find(LEASE, "lease", "kube-system")
-    # The first renews for longer than the Lease lasts, and the second still waits.
+    # The first replica renews its Lease for longer than the lease duration; the second still waits.
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(second.acting.wait(), 1.5 * LEASE_SECONDS)
     after = election.api.find(LEASE, "lease", "kube-system")
@@ -113,7 +113,7 @@ async def test_a_leader_holds_the_lease_until_its_work_has_ended(election: Elect
         acting.set()
         try:
             await asyncio.Event().wait()
-        finally:  # a call that is under way and cannot be called back
+        finally:  # a call in progress that cannot be cancelled
             await asyncio.sleep(SHORT_OF_THE_FENCE)
             ended.set()
 
@@ -125,7 +125,7 @@ async def test_a_leader_holds_the_lease_until_its_work_has_ended(election: Elect
     first.cancel()
     await asyncio.sleep(SHORT_OF_THE_FENCE / 2)
     half_way = election.api.find(LEASE, "lease", "kube-system")
-    first.cancel()  # impatience changes nothing
+    first.cancel()  # a second cancellation has no effect
 
     await ended.wait()
     last = election.api.find(LEASE, "lease", "kube-system")

@@ -243,7 +243,7 @@ async def test_a_lasting_transient_failure_is_logged_as_an_error(
         loop.nudge("a")
         await reconciler.until(loops.CONFLICTS + 1)
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert len(errors) == 1  # the same again is no news
+    assert len(errors) == 1  # the same error is logged once
 
 
 async def test_equal_failures_of_many_objects_are_logged_once_until_they_change(

@@ -274,5 +274,5 @@ async def test_the_solver_process_decides_the_same_disruption(solver: SolverProc
     )
     assert (await engine.confirm(problem, decision)).commands == decision.commands
     assert decision.commands
-    # Only while it thinks is no garbage collected.
+    # The solver process disables garbage collection only while it computes a decision.
     assert await solver.solve(gc.isenabled)

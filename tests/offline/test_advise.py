@@ -294,7 +294,7 @@ def test_a_history_needs_times_in_its_file_names(
     assert "monday.json: the name has no time" in capsys.readouterr().err
 
 
-# What people see.
+# What users see.
 
 
 PAGE = (CHECKOUT / "docs/how-to/advise.md").read_text()

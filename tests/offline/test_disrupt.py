@@ -143,7 +143,7 @@ def test_daemons_run_on_new_nodes_in_the_written_world(
     assert {each["spec"]["nodeName"] for each in daemons} == names
     assert {each["metadata"]["name"] for each in daemons} == {f"agent-{name}" for name in names}
     for each in daemons:
-        # As admission and the DaemonSet made the one that ran before.
+        # Equal to the DaemonSet's pod that ran before, as admission completed it.
         assert each["spec"]["containers"] == running["spec"]["containers"]
         assert each["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet"
     assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]

@@ -121,7 +121,7 @@ def test_an_unsatisfiable_label_is_not_met_by_its_absence() -> None:
     assert set(ours(world)["unschedulable"]) == {"default/torn"}
 
 
-# What the oracle itself is worth: answers that are wrong must be found out.
+# The oracle itself: it must detect wrong answers.
 
 
 def wrong(world: dict[str, Any], **changes: Any) -> set[str]:

@@ -123,7 +123,7 @@ async def test_waiting_ends_at_the_timeout_if_no_window_opens() -> None:
         await BatchWindow(SECOND, SECOND).wait(timedelta(milliseconds=1))
 
 
-# Whether all have come.
+# Whether all replicas exist.
 
 
 def replica(name: str, owner: str = "ReplicaSet/web", **options: Any) -> Pod:
@@ -203,7 +203,7 @@ async def test_a_silent_api_server_closes_no_batch_window() -> None:
     assert not await complete(world, *pods)
 
 
-# What a provisioner makes of it.
+# How the provisioner uses the window.
 
 
 class Batches:

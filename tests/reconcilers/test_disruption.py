@@ -68,7 +68,7 @@ async def test_a_workload_keeps_its_start_when_all_its_pods_are_moved() -> None:
     began = scenario.world.clock()
     scenario.world.seed(replica("before", started=True))
     await scenario.work(seconds=30)
-    # What takes the place of an evicted pod is there before that has gone.
+    # The replacement of an evicted pod exists before the evicted pod is deleted.
     scenario.world.seed(replica("after", started=False))
     await scenario.world.api.delete(kinds.POD, "before", namespace="default")
     scenario.world.api.finish_pods("default/before")

@@ -198,7 +198,7 @@ async def test_a_pool_whose_requirement_matches_no_instance_type_is_not_ready(
     assert (condition.status, condition.reason) == ("False", "NoCompatibleInstanceTypes")
     assert f"no instance type meets {labels.INSTANCE_TYPE} In [m5.lrage]" in condition.message
     assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
-    assert pause is not None  # EC2 may offer the type tomorrow: nothing else would say so
+    assert pause is not None  # no event reports that EC2 now offers the type
 
     offered = make_instance_type("m5.lrage")
     world.cloud.types = (*world.cloud.types, offered)

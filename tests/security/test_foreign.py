@@ -55,7 +55,7 @@ async def test_a_foreign_instance_is_neither_terminated_nor_tagged(
     ):
         with pytest.raises(CloudProviderError) as refused:
             await attempt
-        # A claim forgets an instance that is gone. One that runs is not gone, whatever its owner.
+        # This error would mean that the instance no longer exists, but a foreign one still runs.
         assert not isinstance(refused.value, NodeClaimNotFoundError)
 
     (found,) = _described(ec2, identity)

@@ -78,7 +78,8 @@ ASKED_BY_ADMISSION: frozenset[Right] = frozenset(
 write an owner's finalizers before a dependent may block the deletion. It is never called."""
 
 OURS = ("controller.", "bench.faults.wires", "tests.manager.wholecontroller", "asyncio.")
-"""Who asks for the controller; the third stands in for Kopf, the last for who gathers answers."""
+"""Module prefixes whose calls count as the controller's. The third module stands in for Kopf, and
+asyncio makes the calls of a gather."""
 
 
 def granted(options: Options) -> set[Right]:
@@ -125,7 +126,7 @@ def recorded() -> Iterator[set[Right]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeApiServer, "_maybe_refuse", maybe_refuse)
         patch.setattr(FakeApiServer, "watch", watched)
-        # What a killed process leaves in the middle of a step complains when it is forgotten.
+        # Coroutines that a killed process leaves unfinished report errors when they are collected.
         patch.setattr(sys, "unraisablehook", lambda _: None)
         logging.disable(logging.CRITICAL)
         try:

@@ -150,7 +150,7 @@ def test_pods_are_queued_by_priority_and_then_by_age(cluster: Cluster) -> None:
     for name in ("second", "first-of-all", "third"):
         add(cluster, kinds.POD, make_pod(name))
     add(cluster, kinds.POD, make_pod("urgent", priority=1000))
-    add(cluster, kinds.POD, make_pod("second"))  # a change is no new place in the queue
+    add(cluster, kinds.POD, make_pod("second"))  # an update keeps the position in the queue
 
     queue = cluster.queued(cluster.list(kinds.POD))
 

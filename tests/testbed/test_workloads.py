@@ -259,7 +259,7 @@ async def test_a_container_waits_for_the_objects_it_refers_to(
 async def test_probes_decide_readiness_and_restarts(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
-    # Patient with a busy machine: only a container that says so is not alive.
+    # The long timeout tolerates a busy machine: a probe fails only if the container answers so.
     page = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 30}
     probe = {**page, "failureThreshold": 1}
     spec = pod_spec(

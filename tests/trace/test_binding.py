@@ -76,7 +76,7 @@ def test_pods_with_a_spread_are_distributed_over_zones() -> None:
 
     bind(cluster)
 
-    # The other zone has none, so a second one here would be a skew of two.
+    # The other zone has no pod, so a second pod in this zone would make the skew 2.
     assert [one.node for one in members] == [nodes[1].name, "", ""]
 
 
@@ -93,7 +93,7 @@ def test_a_spread_counts_only_pods_nominated_for_the_evaluated_node() -> None:
 
     bind(cluster)
 
-    # With another on its way the zone looks too full for the first, which is sent elsewhere.
+    # The pod nominated for the first zone counts there, so the first pod binds in the other zone.
     assert [one.node for one in crowded] == [nodes[1].name, nodes[0].name]
     assert [one.node for one in alone] == [nodes[0].name, nodes[1].name]
 

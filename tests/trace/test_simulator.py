@@ -169,7 +169,7 @@ def test_an_instance_is_paid_from_launch_to_termination() -> None:
     assert found.node_hours == pytest.approx(hours)
     assert found.cost == pytest.approx(price * hours)
     assert found.evictions == 2
-    # Both waited for the first node, and both that came in their place for the second.
+    # Both pods waited for the first node, and the two pods that replaced them for the second.
     assert found.pending_seconds == pytest.approx(4 * (BATCH_IDLE + NODE_START))
     assert found.longest_pending == BATCH_IDLE + NODE_START
 

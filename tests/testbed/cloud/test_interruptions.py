@@ -174,7 +174,7 @@ def test_setting_one_attribute_of_a_queue_keeps_the_others(aws: Aws) -> None:
 
 
 def test_a_long_poll_of_a_queue_does_not_block_other_requests(aws: Aws, region: Region) -> None:
-    # Instances of the tests before may still move on; none of them begins.
+    # Instances of earlier tests may still change state, but none of them becomes pending.
     queue = make_queue(aws, pattern={"source": ["aws.ec2"], "detail": {"state": ["pending"]}})
 
     [identity] = region.launch()

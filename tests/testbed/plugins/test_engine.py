@@ -225,10 +225,10 @@ def test_an_operation_in_a_thread_can_be_stopped_from_outside(
         engine.patience = 1.0
         engine.interrupt()
         console.wait_for("^C received")
-    assert len(failures) == 1  # the gate stayed closed, and patience ran out
+    assert len(failures) == 1  # the gate stayed closed until the time limit
     assert Path(config["file"]).exists()
 
-    engine.interrupt()  # nothing is under way: nothing happens
+    engine.interrupt()  # no operation is in progress, so this has no effect
     engine.unlock("dev")
     Path(config["gate"]).touch()
     engine.destroy("dev")

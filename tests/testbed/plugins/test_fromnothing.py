@@ -136,7 +136,7 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_completely(
 def test_a_preview_shows_the_whole_stack_before_a_cluster_exists(
     account: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The way to the cluster is the AWS CLI's; a preview has no cluster to go to.
+    # The kubeconfig calls the AWS CLI. A preview must not need it, because no cluster exists.
     (tmp_path / "aws").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "aws").chmod(0o755)
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{tmp_path}")

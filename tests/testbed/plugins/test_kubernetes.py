@@ -104,7 +104,7 @@ async def test_refresh_shows_drift_and_up_corrects_it(
     drift = engine.refresh("dev")
     assert (drift.update, drift.delete) == (1, 1)
 
-    # Who owns a field decides who may change it: the one who mends takes it back by force.
+    # Another field manager owns the field, so Pulumi can restore it only with `force`.
     with pytest.raises(EngineError, match="conflict"):
         engine.up("dev", config, secrets=secrets)
     mended = engine.up("dev", {**config, "force": "true"}, secrets=secrets)
