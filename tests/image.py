@@ -100,7 +100,7 @@ class Buildah:
         return name
 
     def problems(self, image: str, architecture: str) -> Iterator[str]:
-        """Yield what is wrong with an image."""
+        """Yield the problems of an image."""
         said = json.loads(self.ask("inspect", "--type", "image", image))["OCIv1"]
         about = said["config"]
         if said["architecture"] != architecture:

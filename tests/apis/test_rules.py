@@ -588,7 +588,7 @@ CLASS_TAKEN: list[tuple[str, Any]] = [
     ("kubelet", {"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 70}),
     ("kubelet", {"kubeReserved": {"cpu": "100m", "pid": "1000"}, "systemReserved": {}}),
     ("kubelet", {"systemReserved": {"memory": "max(100, memory_mib / 64)"}}),
-    # Text is for the controller to judge: Karpenter 1.15 takes it.
+    # The schema accepts strings here, as in Karpenter 1.15; the controller validates them.
     ("kubelet", {"podsPerCore": "ten", "maxPods": "ten"}),
     ("blockDeviceMappings", disk(volumeSize="59000Gi", volumeType="gp3", iops=3000)),
     ("blockDeviceMappings", disk(volumeSize="64T")),

@@ -276,7 +276,7 @@ async def test_launch_templates_of_an_earlier_process_are_adopted_once_they_are_
     assert region.client("ec2").describe_launch_templates()["LaunchTemplates"] == []
 
 
-# Our own mistakes.
+# Mistakes of Joiner itself.
 
 
 async def test_an_invalid_request_is_reported_as_an_error_of_the_controller(

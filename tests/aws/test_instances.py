@@ -152,7 +152,7 @@ async def test_an_instance_without_one_tag_still_exists_and_terminates_with_its_
 async def test_an_instance_without_any_tag_still_exists_and_is_not_terminated(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
-    """If it counted as gone, its pods would not be drained and the instance would never end."""
+    """Otherwise its pods would not be drained, and the instance would never be terminated."""
     instance = await provider.launch(make_claim(M5), await ready(provider))
     instance_id = instance.provider_id.rpartition("/")[2]
     region.client("ec2").delete_tags(

@@ -286,7 +286,7 @@ def test_the_number_of_efa_devices_follows_the_network_cards() -> None:
     node_class = make_node_class(network_interfaces=listed)
     resources = capacity(known("p4d.24xlarge"), node_class, LIMITS)
     assert resources["vpc.amazonaws.com/efa"] == 1000
-    # The interface without addresses takes a place of one that has them.
+    # The interface without addresses replaces one that has addresses.
     without = capacity(known("p4d.24xlarge"), make_node_class(), LIMITS)["pods"]
     assert without - resources["pods"] == 49_000
 

@@ -347,7 +347,7 @@ async def test_unmet_min_values_prevent_the_launch(provider: AWSCloudProvider) -
         await provider.launch(make_claim(family, M5_LARGE), node_class)
 
 
-# Once, whatever happens.
+# Each launch happens once.
 
 
 async def test_a_claim_is_launched_once(provider: AWSCloudProvider, region: Region) -> None:
@@ -456,7 +456,7 @@ async def test_many_claims_at_once_get_an_instance_each(
     assert tags == {c.metadata.name for c in claims}
 
 
-# What cannot be launched says why.
+# Reasons of failed launches.
 
 
 async def test_a_throttled_launch_is_reported_as_throttled(

@@ -54,7 +54,7 @@ class Clocked:
     async def settle(self) -> None: ...
 
     def times(self, operation: str = "") -> list[float]:
-        """When it was asked, in seconds since then the first time."""
+        """Return the times of the calls, in seconds since the first call."""
         at = [moment for moment, asked in self.asked if asked == operation or not operation]
         return [round(moment - at[0], 3) for moment in at]
 

@@ -88,7 +88,7 @@ async def test_after_a_crash_the_client_token_assigns_the_instances_to_the_claim
     after = start()
     if changed:
         after.mark_unavailable("m5.large", "us-west-2a", "spot")
-    # Some have written their instance already, and the others come in another order.
+    # Some NodeClaims already have their instance; the others launch in a different order.
     left = [claims[5], claims[2], claims[7]]
     found = await launched(after, left)
 

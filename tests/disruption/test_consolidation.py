@@ -1030,7 +1030,7 @@ def test_a_drifted_node_is_replaced_even_at_the_timeout() -> None:
 
 
 def one_to_empty(leaving: list[dict[str, Any]], *, free: Mapping[str, int]) -> dict[str, Any]:
-    """Return a cluster in which pods leave node a for nodes that stay, with so much CPU free."""
+    """Return a cluster whose node a is to be emptied; `free` is the other nodes' remaining CPU."""
     whole = 1900
     cluster = world(
         ("a", "small", leaving),
@@ -1054,8 +1054,8 @@ def test_the_plan_assumes_that_kube_scheduler_binds_the_largest_pods_first() -> 
 def test_the_plan_assumes_that_disruption_budgets_delay_large_pods(
     allowed: int, goes: set[str]
 ) -> None:
-    # If only one of the large pods may be away at a time, kube-scheduler binds the small one before
-    # the other. It goes to b, where the other then does not fit.
+    # If the PodDisruptionBudget allows one eviction at a time, kube-scheduler binds the small pod
+    # before the second large pod. The small pod goes to b, where that large pod then does not fit.
     leaving = [*pods("large", 2, cpu=500), *pods("small", 1, cpu=300)]
     for large in leaving[:2]:
         large["metadata"]["labels"] = {"app": "large"}
@@ -1081,8 +1081,8 @@ def test_the_plan_assumes_that_disruption_budgets_delay_large_pods(
 def test_a_plan_does_not_depend_on_a_binding_that_kube_scheduler_may_not_find(
     settings: DisruptionSettings, goes: set[str], why: dict[str, str]
 ) -> None:
-    # The large one comes first and goes to b, where more is free than on c, and then one of the
-    # others does not fit.
+    # kube-scheduler binds the large pod first, to b, which has more remaining CPU than c. Then one
+    # of the other pods does not fit.
     cluster = one_to_empty(
         [*pods("large", 1, cpu=700), *pods("other", 2, cpu=450)], free={"b": 900, "c": 700}
     )

@@ -70,7 +70,7 @@ def test_a_workload_keeps_its_age_when_all_its_pods_are_moved() -> None:
         SavingDurations(after, SETTINGS, NOW, begun),
         SavingDurations(after, SETTINGS, NOW),
     )
-    # What is saved lasts two hours, not ten minutes.
+    # The saving counts for two hours instead of ten minutes.
     assert remembered.hourly_price(moved[0]) == forgotten.hourly_price(moved[0]) / 12
     assert remembered.hourly_price(after[0]) == forgotten.hourly_price(after[0]) / 12
 

@@ -123,13 +123,13 @@ DONE: list[tuple[str, Callable[..., Callable[[World, str], None]]]] = [
      lambda price: preferring_less(below(price))),
     (r"move its pods away.*", lambda: emptied),
 ]  # fmt: skip
-"""What is done, by how it is recommended."""
+"""The change that follows each recommendation, by the recommendation's pattern."""
 
 WAIT = re.compile(r"wait: disrupted in about (\d+) (min|h) if no pod of the cluster is replaced")
 
 
 def after(cluster: World, node: str, recommended: str) -> NodeExplanation:
-    """Return what is said of the node once a recommendation has been followed."""
+    """Return the explanation of the node after the user has followed a recommendation."""
     changed, now = copy.deepcopy(cluster), NOW
     changed.setdefault("settings", {})
     for part in recommended.split("; and "):
@@ -145,7 +145,10 @@ def after(cluster: World, node: str, recommended: str) -> NodeExplanation:
 
 
 def alone(cluster: World, node: str) -> World:
-    """Return the cluster in which no other node may go: it would come first, or fill this one."""
+    """Return the cluster with do-not-disrupt on every other node.
+
+    Otherwise another node could be disrupted first, or its pods could fill this node.
+    """
     cluster = copy.deepcopy(cluster)
     for each in cluster["nodes"]:
         if each["metadata"]["name"] != node:
@@ -154,7 +157,7 @@ def alone(cluster: World, node: str) -> World:
 
 
 def obstructed(seed: int) -> World:
-    """Return a cluster in which much keeps nodes: dear evictions, young pods, late pools."""
+    """Return a cluster with costly evictions, young pods and nodes that may not be disrupted."""
     chance = random.Random(f"obstructed-{seed}")
     cluster: World = lived_in(8, seed)
     cluster["settings"] = {"DISRUPTION_EVICTION_PRICE": str(chance.choice((0.01, 0.05, 0.2)))}
@@ -185,7 +188,7 @@ def test_a_node_is_disrupted_after_the_recommended_change(seed: int) -> None:
 
 
 def dear(age: str) -> World:
-    """Return a node whose one saving, 0.1 $/h, does not pay for its pods, of this age."""
+    """Return a cluster whose saving, 0.1 $/h, is below the eviction cost of pods of this age."""
     cluster = world(("a", "small", pods("a", 4, cpu=10)), ("b", "large", pods("b", 15)))
     cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
     for one in cluster["pods"]:

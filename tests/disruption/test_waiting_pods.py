@@ -79,6 +79,6 @@ def test_a_pod_on_a_deleting_node_counts_on_that_node(runs_on: str, goes: bool) 
     leaving["deletionTimestamp"] = "2026-10-31T23:59:00Z"
     leaving["finalizers"] = ["karpenter.sh/termination"]
 
-    # Zone b has "stays", and "held" as long as it runs there: "moves" would be the third, and
-    # kube-scheduler keeps it pending, because zone a would have none.
+    # Zone b has "stays", and "held" while it runs there. "moves" would be the third pod in zone b
+    # while zone a has none, so kube-scheduler keeps "moves" pending.
     assert going(decided(cluster)) == ({"a"} if goes else set())

@@ -33,7 +33,7 @@ REGION = "us-west-2"
 
 @dataclass
 class Site:
-    """A server that keeps what it was asked."""
+    """A server that records its requests."""
 
     url: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)

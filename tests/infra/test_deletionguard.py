@@ -238,7 +238,7 @@ def test_an_oidc_provider_that_the_stack_created_is_remembered_until_the_destroy
     assert changed is not None
     assert changed["shared"] == with_irsa["shared"]
     assert not provider.diff("id", changed, without).changes
-    # An existing provider belongs to others.
+    # The stack does not own a provider that already exists.
     existing = held(shared={"definitions": [], "oidcProvider": ""})
     assert provider.diff("id", changed, existing).changes
     assert provider.update("id", changed, existing).outs == existing

@@ -39,7 +39,7 @@ def test_the_engine_is_found_among_the_programs_parent_processes(
 ) -> None:
     engine = tmp_path / "pulumi"
     engine.symlink_to("/bin/sh")
-    # The program is a grandchild, as it is behind the language host.
+    # The program is a grandchild process, as it is under Pulumi's language host.
     host = f'sh -c \'"{sys.executable}" -c "{PROGRAM}"; true\'; true'
 
     done = subprocess.run(

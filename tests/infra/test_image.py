@@ -29,7 +29,7 @@ done
 
 @pytest.fixture
 def docker(account: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A docker that writes down what it is asked, and a registry to log in to."""
+    """A `docker` that records its arguments, and a registry to log in to."""
     calls = tmp_path / "calls"
     program = tmp_path / "docker"
     program.write_text(DOCKER.format(calls=calls, digest=DIGEST))

@@ -116,7 +116,7 @@ def test_two_clusters_of_an_account_have_different_policy_names(
     assert callable(change)
     other = (str(change(one[0])), region)
 
-    # IAM does not tell letters by their case.
+    # Names in IAM are case-insensitive.
     shared = [
         title
         for title in TITLES

@@ -136,7 +136,7 @@ async def test_what_is_secret_stays_secret_in_the_state(servicer: PackageService
 
 
 def test_the_package_is_not_beside_the_project() -> None:
-    # Pulumi refuses a folder that has both, or takes one for the other.
+    # Pulumi rejects a folder with both files, or mistakes one for the other.
     assert (CHECKOUT / "Pulumi.yaml").exists()
     assert not (CHECKOUT / "PulumiPlugin.yaml").exists()
     assert (CHECKOUT / "plugin" / "PulumiPlugin.yaml").exists()

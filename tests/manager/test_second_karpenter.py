@@ -160,7 +160,7 @@ async def world() -> AsyncIterator[Neighbourhood]:
 
 
 def make_eager_pool() -> NodePool:
-    """A pool of which everything empty may go at once."""
+    """Return a NodePool whose empty nodes are all disrupted immediately."""
     return make_nodepool(consolidateAfter="0s", budgets=[{"nodes": "100%"}])
 
 

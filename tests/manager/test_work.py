@@ -34,7 +34,8 @@ SIZES = (100, 1_000)
 """Nodes; each has twenty pods."""
 
 WARM_UP = 20
-"""Nodes of a cluster that is looked at first: what is done once in a process counts for neither."""
+"""Number of nodes of a cluster that the loops process first, so that work done once per process is
+not counted."""
 
 STEADY, LEAVING, OPENING, OPENING_LATER = range(4)
 """Nodes that are at the API server as well, by number."""
@@ -58,7 +59,7 @@ LOOPS: Mapping[str, Sequence[str]] = {
     "capacitybuffer": ("default/buffer",),
     "static.provisioning": ("pool-0", "static"),
 }
-"""The keys with which each loop is asked, in turn."""
+"""The keys that each loop reconciles, in this order."""
 
 ROUNDS: Mapping[str, float] = {
     "provisioner": 160,

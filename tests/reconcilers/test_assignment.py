@@ -67,7 +67,7 @@ def test_every_node_keeps_its_number_of_pods_of_each_class() -> None:
 
 
 def test_the_first_pods_of_the_queue_share_few_nodes() -> None:
-    """Whatever the order of the nodes: the first of each sort should be the first node's."""
+    """The first node gets the first pods of each size, in every order of the nodes."""
     small = [replica(f"default/small-{n}", of="small") for n in range(4)]
     large = [replica(f"default/large-{n}", of="large", cpu="4") for n in range(4)]
     queue = [pod for pair in zip(small, large, strict=True) for pod in pair]
@@ -107,7 +107,7 @@ def test_pods_with_a_spread_get_their_zones_in_turn() -> None:
 
     first, second, third = keys[:3], keys[3:6], keys[6:]
     assert [in_a[0], in_b[0], in_c[0]] == first
-    # The first pod of a node can be nominated for it: it chooses before those that cannot be.
+    # A node's first pod can be nominated for it, so it is assigned before pods that cannot be.
     assert [also_in_a[0], in_b[1], in_c[1]] == second
     assert [in_c[2]] == third
 

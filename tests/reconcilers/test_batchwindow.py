@@ -207,7 +207,7 @@ async def test_a_silent_api_server_closes_no_batch_window() -> None:
 
 
 class Batches:
-    """A provisioner with a window as long as in life; keeps when it was asked, and what."""
+    """A provisioner with the default batch window. Records the time and the pods of each batch."""
 
     def __init__(self, answered_after: float = 0.1) -> None:
         self.world = World()

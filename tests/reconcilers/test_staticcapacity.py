@@ -415,7 +415,7 @@ async def test_a_deletion_with_a_lost_response_deletes_no_other_claim(
         await replication.reconcile("fixed")
     assert leaving(world) == set(), "nothing changes until the state is known"
     monkeypatch.setattr(world.api, "delete", delete)
-    # The cluster state does not have it yet, and now the others are better to delete.
+    # The cluster state lacks the deletion, and the new pod makes the other nodes cheaper to delete.
     pod = make_pod("late", node=nodes[first])
     world.api.seed(pod)
     world.cluster.observe(kinds.POD, pod)

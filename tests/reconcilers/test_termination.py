@@ -394,7 +394,7 @@ async def test_a_node_whose_instance_is_gone_is_finalized_at_once(
 async def test_a_ready_node_is_drained_though_the_cloud_does_not_list_its_instance(
     held: TerminationScenario,
 ) -> None:
-    """A kubelet that reports is running, whatever DescribeInstances leaves out."""
+    """An instance whose kubelet reports still runs, even if DescribeInstances omits it."""
     (instance,) = held.world.cloud.instances_by_id
     held.world.cloud.vanish(instance)
 

@@ -354,7 +354,7 @@ def test_a_claim_for_network_devices_is_shared_across_nodes() -> None:
     expect_scheduled(results)
 
 
-# What is not right.
+# Invalid objects.
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_spread_compares_only_zones_that_the_pod_may_use() -> None:
 
 
 def test_with_nodeaffinitypolicy_ignore_every_zone_counts() -> None:
-    """The pods may go to one zone alone, and no others lie in the zones beside it."""
+    """The pods are allowed in one zone only, and the other zones have no matching pods."""
     only_a = [[needs(labels.ZONE, "In", "zone-a")]]
     nodes = [make_node(f"n-{zone}", zone=zone, cpu="1m") for zone in ("zone-a", "zone-b")]
 

@@ -64,7 +64,7 @@ async def namespace(kube: KubeClient, workloads: Workloads) -> AsyncIterator[str
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
     await eventually(lambda: found(kube, account))
     yield name
-    # The namespace controller takes five seconds to begin; its contents need not wait.
+    # The namespace controller starts after five seconds. Delete the contents without that delay.
     await kube.delete(f"/apis/apps/v1/namespaces/{name}/deployments")
     await kube.delete(f"/apis/apps/v1/namespaces/{name}/replicasets")
     await kube.delete(f"/api/v1/namespaces/{name}/pods")

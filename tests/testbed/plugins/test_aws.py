@@ -221,7 +221,7 @@ def lead_a_life(
     after = provider.update(work, created.outputs, old, new)
     provider.delete(work, after)
     assert provider.read(work, after, new) is None
-    provider.delete(work, after)  # once more: gone is gone
+    provider.delete(work, after)  # a second deletion has no effect
     return created.outputs, after
 
 
