@@ -26,7 +26,9 @@ CHANGES = st.lists(
 )
 
 
-@pytest.mark.parametrize("joined_at_once", [1, 200], ids=["sorted again", "one by one"])
+@pytest.mark.parametrize(
+    "joined_at_once", [1, 200], ids=["joined after each change", "joined by the query"]
+)
 @given(changes=CHANGES, marked=st.sets(NAMES), read_between=st.booleans())
 def test_sorted_nodes_after_changes(
     joined_at_once: int,
