@@ -144,6 +144,19 @@ class Neighbourhood(WholeController):
         )
         await self.api.patch(NODE_CLAIM, CLAIM, {"status": to_wire(status)}, subresource="status")
 
+    async def create_without_instance(self, *states: str) -> None:
+        """Create a NodeClaim whose status names an instance that does not exist."""
+        await self.create(finalizers=[labels.TERMINATION_FINALIZER])
+        claim = self.api.find(NODE_CLAIM, CLAIM)
+        assert claim is not None
+        assert not claim.status.provider_id
+        status = NodeClaimStatus(
+            provider_id="Provider:///AZ/i-01234567890123456",
+            node_name="node-1",
+            conditions=true(*states, since=clock()),
+        )
+        await self.api.patch(NODE_CLAIM, CLAIM, {"status": to_wire(status)}, subresource="status")
+
     async def annotate(self, **annotations: str) -> None:
         await self.api.patch(NODE_CLAIM, CLAIM, {"metadata": {"annotations": annotations}})
 
@@ -391,4 +404,45 @@ async def test_a_declined_claim_whose_instance_ends_is_left_to_its_controller() 
     claim = world.api.find(NODE_CLAIM, CLAIM)
     assert claim is not None
     assert not claim.metadata.is_deleting
+    await world.end()
+
+
+@pytest.mark.parametrize(
+    ("states", "minutes"),
+    [((LAUNCHED, REGISTERED, INITIALIZED), 2), ((LAUNCHED,), 15)],
+    ids=["registered", "launched"],
+)
+async def test_a_claim_without_instance_and_node_is_deleted_once_no_controller_waits_for_it(
+    states: tuple[str, ...], minutes: int
+) -> None:
+    """Its status named the missing instance before Joiner launched one."""
+    world = Neighbourhood()
+    await world.begin(make_eager_pool(), make_nodeclass())
+    await world.create_without_instance(*states)
+
+    await asyncio.sleep(minutes * 60 - 10)
+    claim = world.api.find(NODE_CLAIM, CLAIM)
+    assert claim is not None
+    assert not claim.metadata.is_deleting
+    await asyncio.sleep(180)
+
+    assert world.api.find(NODE_CLAIM, CLAIM) is None
+    await world.end()
+
+
+async def test_a_claim_without_instance_whose_node_is_there_is_left_to_its_controller() -> None:
+    """Another controller's instance may be in an account that Joiner cannot read."""
+    world = Neighbourhood()
+    await world.begin(make_eager_pool(), make_nodeclass())
+    await world.create_without_instance(LAUNCHED, REGISTERED, INITIALIZED)
+    world.api.seed(make_node("node-1", provider_id="Provider:///AZ/i-01234567890123456"))
+
+    await asyncio.sleep(1200)
+
+    claim, node = world.api.find(NODE_CLAIM, CLAIM), world.api.find(NODE, "node-1")
+    assert claim is not None
+    assert not claim.metadata.is_deleting
+    assert labels.TAG_INSTALLATION not in claim.metadata.annotations
+    assert node is not None
+    assert not node.metadata.is_deleting
     await world.end()

@@ -8,8 +8,10 @@ Joiner adopts an instance of another controller in two cases: its NodeClaim name
 process became leader, as after Karpenter released the Lease, or the NodeClaim has the annotation
 `joiner.dev/adopt: "true"`. Otherwise, Joiner does not change the NodeClaim, node and instance.
 
-If Joiner launched an instance for a NodeClaim and its status names an instance that does not exist,
-Joiner continues to manage the NodeClaim. Garbage collection then deletes it.
+If the instance that the status names does not exist, no controller has anything to lose, and
+pending pods could wait for the NodeClaim's capacity. Joiner manages such a NodeClaim, and garbage
+collection deletes it, in two cases: Joiner launched an instance for it, or it has no Node either
+and Joiner has never declined it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeclaim import LAUNCHED, NodeClaim
-from controller.apis.kinds import NODE_CLAIM
+from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
+from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.reconcilers.nodeclaim.garbagecollection import STARTING
@@ -32,6 +34,9 @@ TAGGED = {labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
 
 UNKNOWN_OWNER = timedelta(minutes=1)
 """How soon to read an instance again if the AWS call failed."""
+
+REGISTERING = timedelta(minutes=15)
+"""How long a controller waits for the Node of an instance, as Karpenter does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,10 @@ class Tagging(PortUser):
                 return None
             await self._tag(claim, self._ours)
         except NodeClaimNotFoundError:
-            if not is_wanted and not self._is_launched_here(claim):
+            if not is_wanted and wish == "false":
                 return None
-            if not is_wanted and (wait := self._until_listed(claim)) > timedelta(0):
+            wait = timedelta(0) if is_wanted else await self._until_abandoned(claim)
+            if wait > timedelta(0):
                 return wait
         except CloudProviderError as error:
             await self._report(claim, str(error))
@@ -113,17 +119,30 @@ class Tagging(PortUser):
         await self._annotate(claim, {**self._ours, labels.OWN_INSTANCE: claim.status.provider_id})
         return None
 
-    def _is_launched_here(self, claim: NodeClaim) -> bool:
-        """Whether this installation launched an instance for the NodeClaim, and never declined."""
-        marks = claim.metadata.annotations
-        is_marked = marks.get(labels.TAG_INSTALLATION) == self.installation
-        return is_marked and marks.get(labels.ADOPT) != "false"
+    async def _until_abandoned(self, claim: NodeClaim) -> timedelta:
+        """Return how long a NodeClaim without instance may still belong to another controller.
 
-    def _until_listed(self, claim: NodeClaim) -> timedelta:
-        """Return how long EC2 may omit an instance that another controller just launched."""
+        EC2 may omit an instance that was just launched. Another controller deletes its NodeClaim
+        itself if the instance ends, or if no Node joins in time.
+        """
+        is_launched_here = (
+            claim.metadata.annotations.get(labels.TAG_INSTALLATION) == self.installation
+        )
+        is_registered = conditions.is_true(claim.status.conditions, REGISTERED)
+        limit = STARTING if is_launched_here or is_registered else REGISTERING
         now, launched = self.clock(), conditions.find(claim.status.conditions, LAUNCHED)
         since = launched.last_transition_time if launched and launched.is_true else None
-        return (since or now) + STARTING - now
+        wait = (since or now) + limit - now
+        if wait > timedelta(0) or is_launched_here or not await self._has_node(claim):
+            return wait
+        return STARTING
+
+    async def _has_node(self, claim: NodeClaim) -> bool:
+        """Whether a Node has the NodeClaim's provider ID; the mirror may be out of date."""
+        if self.cluster.nodes_of(claim):
+            return True
+        nodes = await self.api.list(NODE)
+        return any(node.spec.provider_id == claim.status.provider_id for node in nodes)
 
     async def _owner(self, claim: NodeClaim) -> str:
         """Return the installation that launched the instance; empty if its tags name none."""
