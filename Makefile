@@ -65,8 +65,13 @@ VERSION = $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 version: ## print the version
 	@echo $(VERSION)
 
-package: ## write the wheel and the charts to dist/
-	@py=$(PY); rm -rf dist && mkdir dist && \
+SBOM = cyclonedx-bom==7.5.0
+
+package: ## write the wheel, the charts and the SBOM of the locked packages to dist/
+	@py=$(PY); tool=$$(dirname $$(dirname $$py))-sbom; rm -rf dist && mkdir dist && \
+	{ test -x $$tool/bin/cyclonedx-py || { $$py -m venv $$tool && $$tool/bin/pip install -q $(SBOM); }; } && \
+	grep == infra/requirements.txt | PYTHONWARNINGS=ignore $$tool/bin/cyclonedx-py requirements \
+	    --pyproject pyproject.toml --output-reproducible -o dist/joiner.cdx.json - && \
 	$$py -m pip wheel --quiet --no-deps --wheel-dir dist . && rm -rf build *.egg-info && \
 	for chart in joiner joiner-crds; do \
 	    tar --dereference -czf dist/$$chart-$(VERSION).tgz -C charts $$chart || exit 1; \
