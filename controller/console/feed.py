@@ -16,6 +16,9 @@ LONGEST_HISTORY = 2880
 Content = Mapping[str, Any]
 """JSON-ready values, as `content` makes them."""
 
+Point = tuple[str, float, float | None]
+"""Time in RFC 3339, and cost and lower bound in $/h; None if the lower bound is not known."""
+
 
 @dataclass(slots=True)
 class Feed:
@@ -30,10 +33,8 @@ class Feed:
     version: int = 0
     progress: str = ""
     error: str = ""
-    history: deque[tuple[str, float, float | None]] = field(
-        default_factory=lambda: deque(maxlen=LONGEST_HISTORY)
-    )
-    """Time, cost and lower bound in $/h, one for each evaluation of the cluster."""
+    history: deque[Point] = field(default_factory=lambda: deque(maxlen=LONGEST_HISTORY))
+    """One point for each evaluation of the cluster, after those that were read at the start."""
 
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _body: tuple[int, bytes] = (-1, b"")

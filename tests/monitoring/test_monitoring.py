@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from controller.console.costhistory import COST, LOWER_BOUND
 from testbed.environment import CHECKOUT
 from tests.monitoring.ours import MONITORING, RULES, alerts, dashboards, queries_of
 from tests.monitoring.prometheus import evaluated
@@ -40,6 +41,13 @@ def test_every_panel_shows_something_on_a_small_cluster(path: Path) -> None:
     assert [
         query for query, result in zip(queries, results, strict=True) if not result["series"]
     ] == []
+
+
+def test_the_cost_history_of_the_page_reads_metrics_that_the_controller_serves() -> None:
+    results, _ = evaluated([COST % "", LOWER_BOUND % ""])
+
+    assert [result["error"] for result in results] == ["", ""]
+    assert [len(result["series"]) for result in results] == [1, 1]
 
 
 def test_the_dashboards_are_rendered_from_their_source() -> None:

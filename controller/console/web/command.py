@@ -10,11 +10,12 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from multiprocessing import parent_process
 from pathlib import Path
 
-from controller.console import study
-from controller.console.feed import Feed
+from controller.console import costhistory, study
+from controller.console.feed import Feed, Point
 from controller.console.web.server import application, is_loopback, serving
 from controller.offline.commandline import (
     CommandError,
@@ -36,6 +37,8 @@ def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     chosen, settings = parse_with_settings(parser(), argv)
 
     def serve() -> int:
+        if chosen.prometheus and chosen.world is not None:
+            raise CommandError("--prometheus is for a live cluster; remove it, or WORLD.json")
         token = _token(chosen, environ)
         return asyncio.run(_serve(chosen, study.source_of(chosen, settings, environ), token))
 
@@ -68,6 +71,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=f"file with the token that the page requires; without it, the token is {TOKEN}. "
         "Required unless --bind is a loopback address",
+    )
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="the Prometheus that scrapes the controller, such as http://127.0.0.1:9090; the page "
+        "then shows the cost of the last day, not only since the start of the command",
+    )
+    parser.add_argument(
+        "--prometheus-selector",
+        default="",
+        metavar="MATCHERS",
+        help="label matchers, such as 'cluster=\"prod\"', if that Prometheus scrapes several "
+        "clusters",
     )
     study.add_interval(parser)
     add_connection(parser)
@@ -136,13 +152,38 @@ async def _serve(chosen: argparse.Namespace, source: study.Source, token: str) -
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, done.set)
     hosts = {chosen.bind, *HOSTS, *chosen.host}
+    feed = Feed()
+    feed.history.extend(await _history(chosen))
     try:
-        async with served(source, chosen.bind, chosen.port, hosts=hosts, token=token) as port:
+        async with served(
+            source, chosen.bind, chosen.port, hosts=hosts, token=token, feed=feed
+        ) as port:
             _say(chosen.bind, port, token)
             await done.wait()
     except OSError as error:
         raise CommandError(f"cannot serve on {chosen.bind}:{chosen.port}: {error}") from error
     return 0
+
+
+async def _history(chosen: argparse.Namespace) -> Sequence[Point]:
+    """Return the cost of the last day; none if Prometheus cannot be read, and say so."""
+    if not chosen.prometheus:
+        return []
+    try:
+        found = await costhistory.read(
+            chosen.prometheus, datetime.now(UTC), chosen.prometheus_selector
+        )
+    except costhistory.HistoryError as error:
+        # The URL may have a password.
+        print(f"--prometheus: {error}; the cost history starts now", file=sys.stderr)
+        return []
+    if not found:
+        print(
+            "--prometheus: it has no karpenter_nodepools_cost_total for this selector; the cost "
+            "history starts now",
+            file=sys.stderr,
+        )
+    return found
 
 
 @asynccontextmanager
@@ -153,9 +194,10 @@ async def served(
     *,
     hosts: Iterable[str] = HOSTS,
     token: str = "",
+    feed: Feed | None = None,
 ) -> AsyncIterator[int]:
-    """Serve the page within the context; yield its port."""
-    feed = Feed()
+    """Serve the page within the context; yield its port. `feed` may have a cost history."""
+    feed = feed or Feed()
     async with study.studied(source, feed) as studied:
         app = application(feed, studied.answer, hosts=hosts, token=token)
         async with serving(app, bind, port) as served_port:
