@@ -181,6 +181,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             print(f"unknown command {argv[0]}{nearest(argv[0], COMMANDS)}\n", file=sys.stderr)
         print(_usage(), file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
+    if argv[0] != "run":
+        from controller.telemetry import logs
+
+        logs.write_sentences()
     try:
         code = COMMANDS[argv[0]](argv[1:], environ)
         sys.stdout.flush()

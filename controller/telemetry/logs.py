@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line, with Karpenter's field names.
+"""Logs: one JSON object per line, with Karpenter's field names; sentences for users of a command.
 
 `about` sets the fields of a reconciliation (`controller`, `namespace`, `name`, `reconcileID`) for
 all lines within it. Other fields come from `extra=`. Values of fields with a secret's name, such as
@@ -95,14 +95,33 @@ class Lines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             **_fields.get(),
+            **_extra(record),
         }
-        for name, value in vars(record).items():
-            if name not in _ALWAYS_THERE:
-                line[name] = "REDACTED" if _is_secret(name) else value
         if record.exc_info:
             line["error"] = str(record.exc_info[1])
             line["stacktrace"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class Sentences(logging.Formatter):
+    """Formats a record as one line for the user of a command."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the level, the message and the fields, without a line break."""
+        details = [f"{name}: {value}" for name, value in _extra(record).items()]
+        if record.exc_info:
+            details.append(str(record.exc_info[1]))
+        added = f" ({'; '.join(details)})" if details else ""
+        return f"{record.levelname.lower()}: {record.getMessage()}{added}"
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of a record that come from `extra=`."""
+    return {
+        name: "REDACTED" if _is_secret(name) else value
+        for name, value in vars(record).items()
+        if name not in _ALWAYS_THERE
+    }
 
 
 class _Reporting(logging.Handler):
@@ -156,6 +175,12 @@ def configure(
     root.setLevel(LEVELS[level])
     for name in QUIET:
         logging.getLogger(name).setLevel(max(LEVELS[level], logging.WARNING))
+
+
+def write_sentences() -> None:
+    """Write warnings and errors of this process to stderr as `Sentences`, if nothing else does."""
+    assert logging.lastResort is not None
+    logging.lastResort.setFormatter(Sentences())
 
 
 def _handler(path: str) -> _Reporting:

@@ -108,3 +108,25 @@ def test_an_unchanged_message_is_logged_again_after_ten_minutes() -> None:
     assert changes.has_changed("a", "y")
     now = 601.0
     assert changes.has_changed("a", "y")
+
+
+def test_a_command_warns_in_a_sentence_with_its_fields_and_without_secrets() -> None:
+    fields = {
+        "spot": "AccessDenied",
+        "api-token": "abc",
+        "msg": "failed to update %s",
+        "args": ("prices",),
+    }
+    record = logging.makeLogRecord({"levelname": "WARNING", "levelno": logging.WARNING, **fields})
+
+    assert logs.Sentences().format(record) == (
+        "warning: failed to update prices (spot: AccessDenied; api-token: REDACTED)"
+    )
+
+
+def test_a_command_reports_the_error_of_a_failure() -> None:
+    error = ValueError("the file is empty")
+    fields = {"msg": "cannot read", "exc_info": (ValueError, error, None)}
+    record = logging.makeLogRecord({"levelname": "ERROR", "levelno": logging.ERROR, **fields})
+
+    assert logs.Sentences().format(record) == "error: cannot read (the file is empty)"
