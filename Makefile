@@ -4,6 +4,8 @@ NODES ?= 200
 KUBERNETES ?=
 export PYTHONPATH := $(CURDIR)
 export JOINER_KUBERNETES := $(KUBERNETES)
+# Otherwise each process of the tests compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
