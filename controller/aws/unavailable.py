@@ -125,6 +125,8 @@ class Unavailable:
         self, instance_type: str, zone: str, capacity_type: str, *, group: str = ""
     ) -> bool:
         """Whether launches avoid the offering now, in the placement group if one is given."""
+        if not self._refused:  # as usual; a refresh asks for each of thousands of offerings
+            return False
         now = self._clock()
         marks = [
             CapacityMark(instance_type, zone, capacity_type),
