@@ -18,6 +18,7 @@ os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 os.environ.setdefault("MOTO_DISABLE_GLOBAL_CORS", "true")
 
 import moto.backend_index
+import moto.backends
 from botocore.model import OperationNotFoundError
 from moto.core.base_backend import BackendDict
 from moto.core.parse import PROTOCOL_PARSERS
@@ -66,6 +67,10 @@ __all__ = [
 ]
 
 ACCOUNT = "123456789012"
+
+# moto lists its folder for every request, to find out whether the host names one of its modules.
+_MODULES = tuple(moto.backends.list_of_moto_modules())
+moto.backends.list_of_moto_modules = lambda: _MODULES
 
 INSTANCE_TYPE_FILTERS: dict[str, list[str]] = InstanceType._filter_attributes
 """Filter name of DescribeInstanceTypes → path of the filtered value."""
