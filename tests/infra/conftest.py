@@ -54,6 +54,9 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     # test.
     for name in ("MOTO_IAM_LOAD_MANAGED_POLICIES", "MOTO_EC2_LOAD_DEFAULT_AMIS"):
         monkeypatch.setenv(name, "false")
+    # moto intercepts the clients of botocore. For programs that call AWS by `requests`, it would
+    # also register 1,700 patterns of URLs for each test.
+    monkeypatch.setattr("moto.core.models.RESPONSES_METHODS", ())
     made = Account()
     monkeypatch.setattr(BaseClient, "_make_api_call", made.answering(BaseClient._make_api_call))
     with mock_aws():
