@@ -37,7 +37,7 @@ from bench.parity.worlds import World
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.disrupt import evaluate, new_course, problem_of
 from controller.offline.world import load
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from testbed.progress import Terminal
 from tests.disruption.clusters import filled
 

@@ -79,8 +79,10 @@ def fits(requests: Resources, available: Resources) -> bool:
     return all(amount <= available.get(name, 0) for name, amount in requests.items() if amount > 0)
 
 
-def pod_requests(pod: Pod) -> dict[str, int]:
+def pod_requests(pod: Pod, resized: Mapping[str, Resources] | None = None) -> dict[str, int]:
     """Return the resources that a pod takes of a node, including its pod slot.
+
+    `resized` is the result of `in_resize` for the pod, if the caller has it.
 
     Containers and sidecars run together. An init container runs beside the sidecars started before
     it. The larger of the two phases counts. Pod-level requests replace the sum of the containers
@@ -91,10 +93,10 @@ def pod_requests(pod: Pod) -> dict[str, int]:
 
     """
     spec = pod.spec
-    resized = in_resize(pod)
+    changed = in_resize(pod) if resized is None else resized
 
     def _requests(container: Container) -> Resources:
-        return resized.get(container.name) or parsed_requests(container.resources.requests)
+        return changed.get(container.name) or parsed_requests(container.resources.requests)
 
     running = total(map(_requests, spec.containers))
     started: dict[str, int] = {}
@@ -108,7 +110,7 @@ def pod_requests(pod: Pod) -> dict[str, int]:
             peaks.append(total((started, own)))
     needed = largest((total((running, started)), *peaks))
     if spec.resources is not None:
-        needed.update(resized.get(WHOLE_POD) or parsed_requests(spec.resources.requests))
+        needed.update(changed.get(WHOLE_POD) or parsed_requests(spec.resources.requests))
     if spec.overhead:
         needed = total((needed, parsed_requests(spec.overhead)))
     needed[PODS] = MILLI

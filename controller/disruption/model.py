@@ -26,14 +26,13 @@ from controller.scheduling.packing.formulation import ProblemBuilder, each_apart
 from controller.scheduling.packing.pricing import PriceModel
 from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.placement.domains import Domains
-from controller.scheduling.pods.classes import PodClass
+from controller.scheduling.pods.classes import PodClass, PodSignatures
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, needs_colocation
 from controller.scheduling.pods.preferences import (
     PodConstraints,
     required,
     tolerating_soft_taints,
 )
-from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.problem import SchedulingProblem, scheduling_problem
 from controller.scheduling.settings import Settings
 from controller.scheduling.topology.groups import EVERY_NODE, TopologyGroup, TopologyType
@@ -247,8 +246,7 @@ class _Reader:
         """Group the pods that the arrays do not distinguish."""
         alike: dict[tuple[object, ...], PendingGroup] = {}
         reader, read = self._problem.reader, self._problem.pods.classes
-        sizes = self._problem.axis.vectors(pod_class.requests for pod_class, _ in read)
-        for (pod_class, constraints), size in zip(read, sizes, strict=True):
+        for pod_class, constraints in read:
             eligibility = reader.eligibility(pod_class, constraints)
             if not self._admits_all(eligibility, pod_class.keys):
                 # The pods run on nodes that violate their preferences, so they may on others.
@@ -259,7 +257,7 @@ class _Reader:
             intricate = _is_intricate(pod_class, eligibility)
             key = (
                 self._equivalence(eligibility),
-                size.tobytes(),
+                pod_class.size.tobytes(),
                 pod_class.ports,
                 pod_class.volumes.by_claim,
                 pod_class.volumes.created,
@@ -405,7 +403,7 @@ class _Reader:
         """Return the domains whose counts a spread compares."""
         if not owner_classes:
             return set(group.universe)
-        owned = self._domains.rules(self._classes_read[owner_classes[0]]).owned
+        owned = self._domains.rules(self._classes_read[owner_classes[0]].eligibility).owned
         return next((set(every) for tally, _, every in owned if tally.group is group), set())
 
 

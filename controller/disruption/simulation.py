@@ -21,7 +21,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.disruption.reservations import TypesByPool, with_left
 from controller.scheduling.buffers import split_fills
 from controller.scheduling.catalog.offerings import catalog
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import least_cost, never, schedule
 from controller.state.nodes import StateNode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from controller.scheduling.arrays import ResourceAxis
 from controller.scheduling.catalog.daemons import daemons
 from controller.scheduling.nodes.existing import ExistingNodes
-from controller.scheduling.resourceaxis import ResourceAxis
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 

@@ -1,11 +1,18 @@
-"""The array types of a solve. Axes are named where an array is made, as classes × node types."""
+"""The array types of a solve, and the axis that turns amounts by resource name into arrays.
+
+Axes are named where an array is made, as classes × node types.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from controller.constraints.resources import Resources
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -28,3 +35,62 @@ def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
     number = np.empty(len(rows), dtype=np.int64)
     number[order] = np.cumsum(begins) - 1
     return order[begins], number
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAxis:
+    """The resources along an axis, by name; amounts are in thousandths of their units.
+
+    The catalog has an axis of all resources that instance types have. A solve has an axis of the
+    resources that its pods request.
+    """
+
+    names: tuple[str, ...]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a resource is on the axis."""
+        return name in self.names
+
+    def vector(self, amounts: Resources) -> Vector:
+        """Return amounts along the axis; resources that are not on it are ignored."""
+        return np.array([amounts.get(name, 0) for name in self.names], dtype=np.float64)
+
+    def vectors(self, lists: Iterable[Resources]) -> list[Vector]:
+        """Return the vector of each list of resources, in their order.
+
+        The same object is converted once and gives the same vector: most pods with equal requests
+        share one.
+        """
+        known: dict[int, tuple[Resources, Vector]] = {}
+        vectors = []
+        for amounts in lists:
+            if id(amounts) not in known:
+                # Keep a reference to the object, so that no other object gets its id meanwhile.
+                known[id(amounts)] = amounts, self.vector(amounts)
+            vectors.append(known[id(amounts)][1])
+        return vectors
+
+    def matrix(self, lists: Sequence[Resources]) -> Matrix:
+        """Return lists of resources along the axis; lists × names."""
+        return np.array(
+            [[amounts.get(name, 0) for name in self.names] for amounts in lists], dtype=np.float64
+        ).reshape(len(lists), len(self.names))
+
+    def amounts(self, vector: Vector) -> dict[str, int]:
+        """Return the non-zero amounts by name: the inverse of `vector`."""
+        named = zip(self.names, vector.astype(int).tolist(), strict=True)
+        return {name: amount for name, amount in named if amount}
+
+    def column(self, matrix: Matrix, name: str) -> Vector:
+        """Return one resource of an array along this axis; zeros if it is not on the axis."""
+        if name not in self.names:
+            return np.zeros(len(matrix))
+        values: Vector = matrix[:, self.names.index(name)]
+        return values
+
+    def projected(self, matrix: Matrix, axis: ResourceAxis) -> Matrix:
+        """Return an array along this axis, converted to another axis."""
+        projection = np.zeros((len(matrix), len(axis.names)))
+        for index, name in enumerate(axis.names):
+            projection[:, index] = self.column(matrix, name)
+        return projection

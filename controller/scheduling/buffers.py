@@ -28,6 +28,8 @@ def split_fills(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapp
 
     All new nodes stay, even those that hold only buffers' pods.
     """
+    if not virtual:
+        return results, {}
     buffers = {pod.key: buffer_of(pod) for pod in virtual}
 
     def real(keys: Collection[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Build the NodeClaims of packed nodes.
+"""Build the NodeClaims of packed nodes, and of static NodePools.
 
 A NodeClaim restricts the node only as much as its pods do. It names a zone and a capacity type only
 if a pod or the price requires it. It lists the instance types that hold the pods and cost at most a
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from controller.apis import labels
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.taints import Requirement
 from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, conjunction, one_of
@@ -20,7 +21,7 @@ from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.limits import LimitHeadroom
 from controller.scheduling.catalog.minvalues import row_values
-from controller.scheduling.catalog.offerings import Catalog, PoolTemplate
+from controller.scheduling.catalog.offerings import Catalog, PoolTemplate, template
 from controller.scheduling.catalog.variants import Variants, rows_with_used_ports
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.packing.plannednodes import PlannedNode
@@ -410,3 +411,22 @@ class NodeClaimWriter:
                 number = self._needs[key] = self._claims.needs_number(all_needs)
             numbers.add(number)
         return frozenset(numbers)
+
+
+def node_from_template(pool: NodePool) -> NewNode:
+    """Return a new node without pods, as the NodePool's template specifies it.
+
+    Raises:
+        ValueError: a requirement is malformed.
+
+    """
+    described = template(pool)
+    return NewNode(
+        node_pool=pool.metadata.name,
+        instance_types=(),
+        requirements=described.terms,
+        price=0.0,
+        pods=(),
+        requests={},
+        labels=labels_of(described.labels, described.requirements),
+    )

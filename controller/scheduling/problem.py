@@ -9,7 +9,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.constraints import resources
 from controller.constraints.requirements import Requirements, one_of, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE
-from controller.scheduling.arrays import Matrix
+from controller.scheduling.arrays import Matrix, ResourceAxis
 from controller.scheduling.catalog.launchoptions import LaunchOptions
 from controller.scheduling.catalog.limits import (
     LimitHeadroom,
@@ -24,12 +24,10 @@ from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.nodes.attachments import Attachments
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.placement.eligibility import EligibilityReader, new_node_alternatives
-from controller.scheduling.pods.classes import PodClass, pod_classes
+from controller.scheduling.pods.classes import PodClass, PodSignatures, pod_classes
 from controller.scheduling.pods.groups import topology_groups_of
 from controller.scheduling.pods.preferences import PodConstraints, initial_constraints
-from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.pods.volumes import VolumeIndex, Volumes
-from controller.scheduling.resourceaxis import ResourceAxis
 from controller.scheduling.settings import Settings
 from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 from controller.state.snapshot import Snapshot
@@ -66,6 +64,12 @@ class PendingPods:
         """The resources of the solve: CPU and memory, then all others that pods request."""
         names = {name for pod_class, _ in self.classes for name in pod_class.requests}
         return ResourceAxis((*FIRST_RESOURCES, *sorted(names.difference(FIRST_RESOURCES))))
+
+    def set_sizes(self, axis: ResourceAxis) -> None:
+        """Set the size of every class, its requests along the solve's axis of resources."""
+        sizes = axis.vectors(pod_class.requests for pod_class, _ in self.classes)
+        for (pod_class, _), size in zip(self.classes, sizes, strict=True):
+            pod_class.size = size
 
     def one_per_placement_key(self) -> list[ConstrainedClass]:
         """Return the first class of each placement key."""
@@ -139,6 +143,7 @@ def scheduling_problem(
         soft_taints=_has_soft_taints(catalog),
     )
     axis = pending.axis
+    pending.set_sizes(axis)
     running = _running_pods(snapshot, pending)
     nodes = ExistingNodes(snapshot.nodes, pods=running, daemons=catalog.daemons, axis=axis)
     groups = _stated_groups(pending, running, snapshot)
@@ -166,7 +171,6 @@ def scheduling_problem(
             groups=groups,
             devices=devices,
             launch_options=supply.launch_options,
-            axis=axis,
         ),
     )
 
@@ -295,7 +299,7 @@ def _supply(
         variants,
         variants.capacity_along(axis),
         settings,
-        axis.vectors(pod_class.requests for pod_class, _ in pending.classes),
+        [pod_class.size for pod_class, _ in pending.classes],
     )
     return Supply(
         variants=variants,

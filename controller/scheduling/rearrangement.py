@@ -60,7 +60,9 @@ class Rearrangement:
         freed = left + self.limits.consumption[present_node_types].sum(axis=0)
         classes = each_apart([*families.classes, *by_weight])
         problem, node_types = self.builder.problem(classes, freed, keep=present_node_types)
-        rules = [self.domains.rules(pod_group.pending) for pod_group in families.classes]
+        rules = [
+            self.domains.rules(pod_group.pending.eligibility) for pod_group in families.classes
+        ]
         search = LocalSearch(
             problem=problem,
             move_rules=MoveRules(
@@ -98,7 +100,10 @@ class Rearrangement:
         for pending in sorted(
             without_devices, key=lambda pending: (pending.is_buffer, pending.pod_class.index)
         ):
-            keys, eligible = self.domains.rules(pending).keys, pending.eligibility.eligible
+            keys, eligible = (
+                self.domains.rules(pending.eligibility).keys,
+                pending.eligibility.eligible,
+            )
             domains = self.launch_options.combinations(eligible, keys)
             fits = len(self.launch_options.fitting_node_types(eligible, pending.size)) > 0
             if fits and domains and pending.number <= MAX_PODS and not pending.needs_colocation:

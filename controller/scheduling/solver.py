@@ -126,7 +126,7 @@ class Solver:
         """
         domains: defaultdict[str, set[str]] = defaultdict(set)
         for pending in self._without_node:
-            for tally, _, universe in self._domains.rules(pending).owned:
+            for tally, _, universe in self._domains.rules(pending.eligibility).owned:
                 group = tally.group
                 if group.type is TopologyType.SPREAD and can_exclude(group.key):
                     own = pending.eligibility.own_eligible & pending.eligibility.tolerated
@@ -263,7 +263,7 @@ class Solver:
         weaker = self._relaxation.next(pending)
         if weaker is not None:
             return [weaker]
-        if not self._domains.is_restricted and self._domains.rules(pending).spreads:
+        if not self._domains.is_restricted and self._domains.rules(pending.eligibility).spreads:
             self._held_back.append(pending)
             return []
         if len(self._headroom.left):

@@ -67,17 +67,19 @@ class Replicas:
 
     def _status(self, pod: Pod) -> PodStatus:
         """Return the status without allocated resources that are redundant or have no effect."""
-        requests = {
-            container.name: container.resources.requests for container in pod.spec.containers
-        }
-        statuses = [
-            msgspec.structs.replace(status, allocated_resources={}, resources=None)
-            if status.allocated_resources == requests.get(status.name)
-            and status.resources is not None
-            and status.resources.requests == status.allocated_resources
-            else status
-            for status in pod.status.container_statuses
-        ]
+        statuses = pod.status.container_statuses
+        if statuses:
+            requests = {
+                container.name: container.resources.requests for container in pod.spec.containers
+            }
+            statuses = [
+                msgspec.structs.replace(status, allocated_resources={}, resources=None)
+                if status.allocated_resources == requests.get(status.name)
+                and status.resources is not None
+                and status.resources.requests == status.allocated_resources
+                else status
+                for status in statuses
+            ]
         if len(self._conditions) >= MAX_CONDITIONS:
             self._conditions.clear()
         shared = self._conditions

@@ -25,7 +25,7 @@ from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, Dis
 from controller.disruption.records.proposals import spec_of
 from controller.disruption.simulation import Simulation
 from controller.offline.world import load
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from tests import builders
 from tests.disruption.clusters import conditions, node_and_claim, underused
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from controller.scheduling.arrays import distinct_rows
-from controller.scheduling.resourceaxis import ResourceAxis
+from controller.scheduling.arrays import ResourceAxis, distinct_rows
 
 SHAPES = array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=12)
 FEW_VALUES = st.sampled_from([0, 1, 2, 200])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from controller.apis.kubernetes.pods import Pod, PodSpec
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from tests.builders import make_pod
 
 REQUESTS = {"requests": {"cpu": "2"}}
@@ -43,7 +43,7 @@ def changed(pod: Pod, part: str, **values: Any) -> Pod:
     return msgspec.convert(wire, Pod)
 
 
-def test_pods_that_differ_only_in_name_age_and_node_are_of_one_pod_kind() -> None:
+def test_pods_that_differ_only_in_name_age_and_node_share_a_signature() -> None:
     signatures = PodSignatures()
     here = make_pod("a", labels={"app": "web"}, node="here")
     there = changed(
@@ -71,16 +71,25 @@ def test_the_following_test_covers_every_field_of_a_pod_spec() -> None:
         pytest.param(
             "status",
             {"containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "8"}}]},
-            id="what it has while its size is changed",
+            id="resize in progress",
         ),
     ],
 )
-def test_a_difference_in_any_other_field_makes_another_pod_kind(
+def test_a_difference_in_any_other_field_makes_another_signature(
     part: str, values: dict[str, Any]
 ) -> None:
     signatures, pod = PodSignatures(), make_pod("a")
 
     assert signatures.of(changed(pod, part, **values)) is not signatures.of(pod)
+
+
+def test_a_resize_of_the_whole_pod_counts_before_any_container_has_a_status() -> None:
+    signatures = PodSignatures()
+    usual = changed(make_pod("a"), "spec", resources={"requests": {"cpu": "1"}})
+    shrinking = changed(usual, "status", allocatedResources={"cpu": "4"})
+
+    assert signatures.of(usual).requests["cpu"] == 1000
+    assert signatures.of(shrinking).requests["cpu"] == 4000
 
 
 def test_pod_signatures_that_differ_only_in_requests_have_the_same_nodes() -> None:

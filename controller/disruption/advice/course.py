@@ -15,7 +15,7 @@ from controller.disruption.methods.consolidation.method import LATER
 from controller.disruption.methods.order import decide
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.buffers import hosts
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
 

@@ -18,7 +18,7 @@ from controller.disruption.gangs import Units
 from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES, Simulation
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.scheduler import never
 
 

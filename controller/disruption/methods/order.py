@@ -18,7 +18,7 @@ from controller.disruption.methods.method import Context, Method
 from controller.disruption.methods.repair import Repair
 from controller.disruption.methods.staticdrift import StaticDrift
 from controller.disruption.problem import DisruptionProblem
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.scheduler import never
 
 METHODS: tuple[Method, ...] = (

@@ -31,8 +31,8 @@ from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.reservations import awaited
+from controller.scheduling.nodeclaims import node_from_template
 from controller.scheduling.results import NewNode
-from controller.scheduling.templating import node_from_template
 
 RESERVATIONS_FULL = (
     "static NodePool's capacity reservations are full and cannot stage a replacement"

@@ -31,7 +31,7 @@ from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.manager.solver import offers
 from controller.manager.solver.offers import OfferWriter
 from controller.manager.solver.transfer import PodReceiver, PodSender
-from controller.scheduling.pods.signatures import PodSignatures
+from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot

@@ -27,8 +27,8 @@ from controller.reconcilers.newnodes.sharedlaunches import with_reservations, wi
 from controller.reconcilers.newnodes.writer import created
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
+from controller.scheduling.nodeclaims import node_from_template
 from controller.scheduling.results import NewNode
-from controller.scheduling.templating import node_from_template
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_daemon
 

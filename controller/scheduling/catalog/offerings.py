@@ -22,9 +22,8 @@ from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, one_of
 from controller.constraints.resources import Resources
 from controller.constraints.taints import untolerated
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, ResourceAxis, Vector
 from controller.scheduling.catalog.daemons import Daemon, daemons
-from controller.scheduling.resourceaxis import ResourceAxis
 from controller.state.snapshot import Snapshot
 
 

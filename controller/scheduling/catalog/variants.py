@@ -21,9 +21,8 @@ from controller.constraints.requirements import (
     any_value,
     one_of,
 )
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, ResourceAxis, Vector
 from controller.scheduling.catalog.offerings import Catalog, Codes
-from controller.scheduling.resourceaxis import ResourceAxis
 
 Ports = tuple[HostPort, ...]
 

@@ -19,9 +19,8 @@ from controller.constraints import hostports, resources, taints
 from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import Resources
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, ResourceAxis, Vector
 from controller.scheduling.catalog.daemons import Daemon
-from controller.scheduling.resourceaxis import ResourceAxis
 from controller.state.nodes import StateNode, lifecycle_event
 from controller.state.pods import is_terminal
 from controller.state.usage import allocatable

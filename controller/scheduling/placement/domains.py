@@ -48,14 +48,11 @@ class Domains:
         """Mark the eligible variants whose domains count."""
         return eligible if self._opening is None else eligible & self._opening
 
-    def rules(self, pending: PendingGroup) -> Rules:
-        """Return the topology rules that restrict the domains of pending pods.
-
-        The rules are cached per eligibility.
-        """
-        cached = self._rules.get(pending.eligibility)
+    def rules(self, eligibility: Eligibility) -> Rules:
+        """Return the topology rules that restrict the domains of pods with this eligibility."""
+        cached = self._rules.get(eligibility)
         if cached is None:
-            cached = self._rules[pending.eligibility] = self._read_rules(pending.eligibility)
+            cached = self._rules[eligibility] = self._read_rules(eligibility)
         return cached
 
     def _read_rules(self, eligibility: Eligibility) -> Rules:

@@ -19,7 +19,6 @@ from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, topology_groups_of
 from controller.scheduling.pods.preferences import PodConstraints
-from controller.scheduling.resourceaxis import ResourceAxis
 from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 
 
@@ -35,12 +34,11 @@ class EligibilityReader:
         groups: TopologyGroups,
         devices: DeviceAllocator,
         launch_options: LaunchOptions,
-        axis: ResourceAxis,
     ) -> None:
         """Take the parts of the solve that constraints are matched against."""
         self._catalog, self._variants, self._nodes = catalog, variants, nodes
         self._groups, self._devices = groups, devices
-        self._launch_options, self._axis = launch_options, axis
+        self._launch_options = launch_options
         self._weight_of_variant = variants.weight_of_variant
         self._tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = {}
         self._selecting: dict[tuple[object, ...], tuple[TopologyGroup, ...]] = {}
@@ -60,7 +58,6 @@ class EligibilityReader:
             eligibility=eligibility,
             keys=list(keys),
             owned=eligibility.owned,
-            size=self._axis.vector(pod_class.requests),
             eligible=np.zeros_like(eligibility.eligible),
             tiers=(),
         )

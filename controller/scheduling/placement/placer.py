@@ -104,7 +104,7 @@ class Placer:
             fitting = self._occupancy.fitting(pending, self._nodes.holds(pending.size))
             fitting = self._attachments.fitting(pending.pod_class.volumes, fitting)
             fitting = self._devices.fitting(pending, self._nodes.all, fitting)
-        rules = self._domains.rules(pending)
+        rules = self._domains.rules(pending.eligibility)
         if pending.needs_colocation:
             self._place_colocated(pending, fitting, rules, pod_groups)
         elif not rules.keys:
@@ -275,12 +275,14 @@ class Placer:
     def _uncount(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
         """Remove pods from the tallies of their domains, and release the pod group's devices."""
         self._devices.release(pod_group)
-        record(self._domains.rules(pod_group.pending), pod_group.pins, -len(keys))
+        record(self._domains.rules(pod_group.pending.eligibility), pod_group.pins, -len(keys))
         return replace(pod_group.pending, keys=list(keys))
 
     def misplaced(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
         """Return the number of these pods that must leave their domains to meet the rules again."""
-        return misplaced(pod_group.pins, self._domains.rules(pod_group.pending), len(keys))
+        return misplaced(
+            pod_group.pins, self._domains.rules(pod_group.pending.eligibility), len(keys)
+        )
 
     def remove_from_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
         """Remove the last `count` pods of a pod group from its existing node."""

@@ -50,7 +50,6 @@ class PendingGroup:
     """Pending pods of one class, by their `keys`.
 
     * `owned`: the topology groups that the pods state.
-    * `size`: the requests of one pod (the solve's resources).
     * `eligible`: the eligible variants in the NodePools of the weight being tried.
     * `tiers`: the NodePool weights that are still to be tried.
     """
@@ -59,7 +58,6 @@ class PendingGroup:
     eligibility: Eligibility
     keys: list[str]
     owned: tuple[TopologyGroup, ...]
-    size: Vector
     eligible: Mask
     tiers: tuple[int, ...]
 
@@ -77,6 +75,11 @@ class PendingGroup:
     def ports(self) -> tuple[HostPort, ...]:
         """The host ports of a pod."""
         return self.pod_class.ports
+
+    @property
+    def size(self) -> Vector:
+        """The requests of one pod (the solve's resources)."""
+        return self.pod_class.size
 
     @property
     def number(self) -> int:
