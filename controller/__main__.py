@@ -108,7 +108,7 @@ def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write the cluster as a world, without names if wanted."""
-    from controller.offline import record as offline
+    from controller.offline.record import command as offline
 
     return offline.record(argv, environ)
 

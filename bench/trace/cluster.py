@@ -31,8 +31,8 @@ from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.pods import DISRUPTED
 from controller.offline.instancetypes import from_rows
 from controller.scheduling.results import NewNode
-from controller.state.nodefees import with_fee
 from controller.state.nodes import StateNode
+from controller.state.overlays import with_fee
 from controller.state.snapshot import Snapshot
 
 START = datetime(2026, 1, 5, tzinfo=UTC)

@@ -9,9 +9,10 @@ import shtab
 
 from controller.console.top import command as top
 from controller.console.web import command as web
-from controller.offline import cost, disrupt, node, pod, record, solve
+from controller.offline import cost, disrupt, node, pod, solve
 from controller.offline.advise import command as advise
 from controller.offline.commandline import parse_arguments
+from controller.offline.record import command as record
 
 PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "solve": solve.solve_parser,

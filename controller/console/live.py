@@ -20,7 +20,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.console.mirror import Mirror
 from controller.offline.instancetypes import Types, from_rows
-from controller.offline.record import (
+from controller.offline.record.command import (
     InstanceTypeSource,
     instance_types_of,
     kinds_of,

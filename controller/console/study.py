@@ -28,7 +28,7 @@ from controller.kube import access
 from controller.manager.solver.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
 from controller.offline.commandline import CommandError, connection, positive
 from controller.offline.disrupt import problem_of
-from controller.offline.record import access_of, aws_source, connected
+from controller.offline.record.command import access_of, aws_source, connected
 from controller.offline.solve import read
 from controller.offline.wirevalues import WorldError
 from controller.offline.world import World

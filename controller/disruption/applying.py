@@ -28,8 +28,8 @@ from controller.cloudprovider.compatibility import Choice, choices, node_labels
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import Resources
 from controller.disruption.commands import Command
+from controller.disruption.offerings import with_left
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.reservations import with_left
 from controller.disruption.simulation import bound
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import schedule

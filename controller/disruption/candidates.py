@@ -12,8 +12,8 @@ from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.disruption.commands import Candidate
 from controller.disruption.gangs import GangUnit, Units, restarting, units_of
+from controller.disruption.offerings import node_offering, node_price
 from controller.disruption.pods import is_drainable, local_claims, surges, uses_any
-from controller.disruption.prices import node_offering, node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.state.evictions import EvictionGuards
 from controller.state.nodes import StateNode, lifecycle_event

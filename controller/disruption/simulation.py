@@ -17,8 +17,8 @@ from controller.apis.kubernetes.pods import Pod
 from controller.disruption.commands import Candidate
 from controller.disruption.consolidateafter import not_yet_consolidatable
 from controller.disruption.model import ClusterModel, read_model
+from controller.disruption.offerings import TypesByPool, with_left
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.reservations import TypesByPool, with_left
 from controller.scheduling.buffers import split_fills
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.pods.classes import PodSignatures

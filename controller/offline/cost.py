@@ -24,7 +24,7 @@ from controller.offline.commandline import (
     write_tables,
 )
 from controller.offline.disrupt import problem_of
-from controller.offline.record import world_of
+from controller.offline.record.command import world_of
 from controller.offline.reporter import Table
 from controller.offline.solve import deadline
 from controller.state.pods import is_terminal

@@ -23,7 +23,7 @@ from controller.offline.commandline import (
     write_tables,
 )
 from controller.offline.disrupt import problem_of
-from controller.offline.record import access_of, world_of
+from controller.offline.record.command import access_of, world_of
 from controller.offline.reporter import Table
 from controller.offline.solve import deadline
 from controller.offline.world import World

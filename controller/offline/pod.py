@@ -12,7 +12,7 @@ from controller.offline.commandline import (
     run_on_cluster,
     write_data,
 )
-from controller.offline.record import access_of, world_of
+from controller.offline.record.command import access_of, world_of
 from controller.offline.solve import solve_world
 
 

@@ -54,9 +54,8 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.offline.instancetypes import Types, from_file, from_rows
 from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
-from controller.state.nodefees import fee_of, with_fee
 from controller.state.nodes import StateNode
-from controller.state.overlays import conflicting, overlaid
+from controller.state.overlays import conflicting, fee_of, overlaid, with_fee
 from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import Selectors, with_default_spreads

@@ -1,12 +1,17 @@
-"""NodeOverlays: user-defined prices and capacity of instance types.
+"""User-defined prices and capacity of instance types: NodeOverlays, and the fee per node.
 
 For each offering (price) and each resource (capacity) the overlay with the greatest weight applies;
 among equal weights the last name. Two overlays of equal weight that change the same offering or
 resource conflict, and the later one is rejected completely.
+
+The fee per node is a part of the prices, too: software that is licensed per host, such as a
+monitoring agent, costs the same on every node. The setting NODE_PRICE_PER_HOUR states it, and the
+annotation `joiner.dev/node-price-per-hour` of a NodePool replaces it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
@@ -14,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 from controller.apis import labels
 from controller.apis.karpenter.nodeoverlay import MAX_PRICE, NodeOverlay, NodeOverlaySpec
 from controller.apis.karpenter.nodepool import NodePool
-from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
 from controller.constraints import requirements
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import parsed
@@ -206,3 +211,34 @@ def _price(price: float, absolute: str | None, adjustment: str | None) -> float:
             f"{absolute or adjustment!r} is neither a price nor a price adjustment"
         ) from exc
     return min(max(new_price, 0.0), MAX_PRICE)
+
+
+def fee_of(pool: NodePool, default: float) -> float:
+    """Return the fee per node of a NodePool in $/h; a malformed annotation is ignored."""
+    try:
+        fee = float(pool.metadata.annotations.get(labels.NODE_PRICE_PER_HOUR, default))
+    except ValueError:
+        return default
+    return fee if 0.0 <= fee < math.inf else default
+
+
+def with_fee(types: Sequence[InstanceType], fee: float) -> Sequence[InstanceType]:
+    """Return the instance types with the fee in every price; the same sequence if it is 0."""
+    if not fee:
+        return types
+    with_fee_by_surcharges: dict[Surcharges, Surcharges] = {}
+    return tuple(
+        replace(
+            instance_type,
+            offerings=tuple(
+                replace(
+                    offering,
+                    surcharges=with_fee_by_surcharges.setdefault(
+                        offering.surcharges, replace(offering.surcharges, fee=fee)
+                    ),
+                )
+                for offering in instance_type.offerings
+            ),
+        )
+        for instance_type in types
+    )

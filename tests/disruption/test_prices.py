@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
-from controller.disruption.prices import capped
+from controller.disruption.offerings import capped
 from controller.scheduling.results import NewNode
 from tests.aws.builders import make_pool
 from tests.builders import make_offering, make_type, needs

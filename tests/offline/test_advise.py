@@ -22,7 +22,7 @@ from controller.disruption.advice.advising import Advice, Question, advise
 from controller.offline.advise import command
 from controller.offline.advise.manifests import DEFAULT
 from controller.offline.commandline import read_json
-from controller.offline.redacting import redacted
+from controller.offline.record.redacting import redacted
 from testbed.environment import CHECKOUT
 from tests.disruption.test_consolidation import pods, world
 from tests.offline.nodegroups import cluster, first_pool, run_by_karpenter

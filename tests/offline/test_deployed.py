@@ -8,7 +8,7 @@ import pytest
 
 from controller.apiserver.errors import ForbiddenError
 from controller.apiserver.fake import FakeApiServer
-from controller.offline.deployed import CONTROLLER_DEPLOYMENT, controller_options
+from controller.offline.record.deployed import CONTROLLER_DEPLOYMENT, controller_options
 from controller.options import Options, OptionsError
 
 SHELL = {"DISRUPTION_EVICTION_PRICE": "7", "CLUSTER_NAME": "of-the-shell"}

@@ -23,8 +23,8 @@ from controller.disruption.methods.order import decide
 from controller.offline.commandline import CommandError
 from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import from_rows
-from controller.offline.record import record_cluster
-from controller.offline.redacting import redacted
+from controller.offline.record.command import record_cluster
+from controller.offline.record.redacting import redacted
 from controller.offline.world import KINDS, NO_NODE_POOL, load
 from controller.options import Options
 from controller.scheduling.scheduler import schedule

@@ -10,8 +10,8 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted
 from controller.disruption.advice.recommendations import Question, recommendations, verdict
 from controller.disruption.costs import SavingDurations, eviction_price
+from controller.disruption.offerings import node_offering
 from controller.disruption.pods import local_claims, surges, uses_any
-from controller.disruption.prices import node_offering
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import never, schedule

@@ -10,7 +10,7 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption import candidates
 from controller.disruption.commands import Candidate
 from controller.disruption.methods import drift, staticdrift
-from controller.disruption.prices import is_of
+from controller.disruption.offerings import is_of
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
 from controller.scheduling.scheduler import never

@@ -29,8 +29,8 @@ from controller.disruption.methods.drift import (
 )
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.methods.rollout import Rollout
+from controller.disruption.offerings import awaited
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.reservations import awaited
 from controller.scheduling.nodeclaims import node_from_template
 from controller.scheduling.results import NewNode
 

@@ -18,7 +18,7 @@ from controller.apis.karpenter.disruption import (
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.disruption.prices import node_price
+from controller.disruption.offerings import node_price
 from controller.state.nodes import StateNode
 from controller.state.pods import controller_of, is_reschedulable
 

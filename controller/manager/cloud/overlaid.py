@@ -20,8 +20,7 @@ from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
 from controller.manager.cloud.decorator import CloudDecorator
 from controller.state.cluster import Cluster
-from controller.state.nodefees import fee_of, with_fee
-from controller.state.overlays import identity, overlaid
+from controller.state.overlays import fee_of, identity, overlaid, with_fee
 
 
 @dataclass(frozen=True, slots=True)

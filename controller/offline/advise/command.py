@@ -37,7 +37,7 @@ from controller.offline.commandline import (
     write_tables,
 )
 from controller.offline.disrupt import problem_of
-from controller.offline.record import live
+from controller.offline.record.command import live
 from controller.offline.solve import deadline, read
 from controller.offline.wirevalues import WorldError
 from controller.offline.world import World

@@ -22,9 +22,9 @@ from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import ConsolidationDelay
 from controller.disruption.methods import emptiness, repair
 from controller.disruption.methods.method import Context
+from controller.disruption.methods.overview import Overview, overview
 from controller.disruption.methods.repair import Unhealthy
 from controller.disruption.modes import Mode, by_mode
-from controller.disruption.overview import Overview, overview
 from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.clock import first_noted
 from controller.reconcilers.disruption.advising import Advisor, Recommender

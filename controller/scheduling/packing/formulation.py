@@ -13,11 +13,16 @@ from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct
 from controller.scheduling.catalog.limits import PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.packing.paretofront import NO_NODE_TYPES, remove_dominated
-from controller.scheduling.packing.pricefloor import raise_to_floor
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup, TopologyType
 from controller.scheduling.topology.rules import limit
+
+PRICE_FLOOR = 1e-4
+"""The least price in packing, in $/h: a tenth of the price of the cheapest instance type.
+
+Linear programs cannot compare prices near zero, such as those of reserved capacity or of a
+NodeOverlay. So packing uses slightly higher prices in the same order."""
 
 PENALTY_FACTOR = 10.0
 """Penalty for leaving a unit without a node, as a multiple of the price of the cheapest node type
@@ -317,3 +322,19 @@ def port_conflicts(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[boo
         others = [hostports.conflict((port,), taken) for taken in ports]
         pairs.append((owners, others))
     return pairs
+
+
+def raise_to_floor(prices: Vector) -> Vector:
+    """Return prices for packing; prices below the floor become values just above it, in order."""
+    tiny = prices < PRICE_FLOOR
+    top = prices[tiny].max(initial=0.0) or 1.0
+    return np.where(tiny, PRICE_FLOOR * (1.0 + np.minimum(prices, top) / (2.0 * top)), prices)
+
+
+def overstatement(prices: Vector, count: float) -> float:
+    """Return the greatest error of a lower bound on the cost at raised prices, in $/h.
+
+    `count` is the greatest number of nodes with a price below the floor.
+    """
+    raised = raise_to_floor(prices) - prices
+    return float(raised.max(initial=0.0)) * count

@@ -10,10 +10,9 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Matrix, Vector
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
-from controller.scheduling.packing.formulation import PackingClass, ProblemBuilder
+from controller.scheduling.packing.formulation import PackingClass, ProblemBuilder, overstatement
 from controller.scheduling.packing.packer import Packing, pack
 from controller.scheduling.packing.plannednodes import PlannedNode, planned_copies
-from controller.scheduling.packing.pricefloor import overstatement
 from controller.scheduling.packing.pricing import lower_bound
 from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.pods.groups import PodGroup

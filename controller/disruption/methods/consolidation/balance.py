@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption import costs
 from controller.disruption.commands import Verdict
-from controller.disruption.prices import node_price
+from controller.disruption.offerings import node_price
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.disruption.simulation import Group
 from controller.state.pods import is_reschedulable

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from controller.apis import labels
 from controller.constraints.requirements import minimum_values, read
-from controller.disruption.prices import capped
+from controller.disruption.offerings import capped
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Group
 from controller.scheduling.results import NewNode

@@ -54,10 +54,10 @@ from controller.offline.commandline import (
     parse_with_settings,
     run_command,
 )
-from controller.offline.deployed import controller_options
 from controller.offline.disrupt import DISRUPTION_SETTINGS
 from controller.offline.instancetypes import to_row
-from controller.offline.redacting import redacted
+from controller.offline.record.deployed import controller_options
+from controller.offline.record.redacting import redacted
 from controller.offline.solve import read
 from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, load
 from controller.options import Options, OptionsError, to_environment
