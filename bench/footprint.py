@@ -58,7 +58,7 @@ from tests.reconcilers.world import World
 REGION = "us-west-2"
 SIZES = (("100m", "256Mi"), ("250m", "512Mi"), ("500m", "1Gi"), ("1", "2Gi"), ("500m", "4Gi"))
 PODS, NODES = 300, 40
-SETTLED = [
+INITIALIZED_NODE = [
     Condition(type=kind, status="True", reason="Benchmark")
     for kind in ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
 ]
@@ -127,13 +127,15 @@ def running_nodes() -> tuple[tuple[StateNode, ...], tuple[Pod, ...]]:
                 node_name=name,
                 capacity=allocatable,
                 allocatable=allocatable,
-                conditions=SETTLED,
+                conditions=INITIALIZED_NODE,
             ),
         )
         node = Node(
             metadata=meta,
             spec=NodeSpec(provider_id=identity),
-            status=NodeStatus(capacity=allocatable, allocatable=allocatable, conditions=SETTLED),
+            status=NodeStatus(
+                capacity=allocatable, allocatable=allocatable, conditions=INITIALIZED_NODE
+            ),
         )
         nodes.append(StateNode(node=node, claim=claim))
         pods.append(make_pod(f"runs-{number}", node=name))

@@ -52,7 +52,7 @@ def platform(config: StackConfig) -> None:
     held = _deletion_guard(config, location, "cluster-deletion-guard", after=[first], is_first=True)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first, held])
     cluster, made = _cluster(config, location, on_aws)
-    standing: list[pulumi.Resource] = []
+    guards: list[pulumi.Resource] = []
     if made:
         sweep = NetworkSweep(
             "network-sweep",
@@ -68,10 +68,10 @@ def platform(config: StackConfig) -> None:
         held = _deletion_guard(
             config, location, before_end, after=[made, sweep], network=made.network_id
         )
-        standing = [made, held, sweep]
+        guards = [made, held, sweep]
     refuse_disallowed(cluster.account)
     in_cluster = kubernetes_provider(
-        cluster, opts=pulumi.ResourceOptions(depends_on=[first, *standing])
+        cluster, opts=pulumi.ResourceOptions(depends_on=[first, *guards])
     )
     joiner = Joiner(
         "joiner",
@@ -81,7 +81,7 @@ def platform(config: StackConfig) -> None:
             node_pools=pools,
             **config.shared | _environment(config) | _placed(config, cluster, location),
         ),
-        pulumi.ResourceOptions(providers=[on_aws, in_cluster], depends_on=standing),
+        pulumi.ResourceOptions(providers=[on_aws, in_cluster], depends_on=guards),
     )
     if made:
         # A destroy deletes this guard first: a cluster that is not deleted keeps its nodes.

@@ -94,8 +94,8 @@ class InstanceType:
     price: float
 
 
-def unsettled(view: View) -> list[str]:
-    """Return the violations of what must hold once the cluster has settled."""
+def inconsistencies(view: View) -> list[str]:
+    """Return the violations of what must hold in a cluster that has become stable."""
     return [
         *_instances(view), *_claims(view), *_nodes(view), *_pods(view), *_static_pools(view)
     ]  # fmt: skip

@@ -49,16 +49,16 @@ LARGE = (8500, 8192)
 """Millicores and MiB of a pod that has a node of its own."""
 
 PATIENCE = 3 * 3600.0
-"""Seconds without faults within which everything must settle."""
+"""Seconds without faults within which the cluster must become stable."""
 
 CHECK_SECONDS = 3
 """Seconds between two checks of the auditor."""
 
 REST = 45.0
-"""Seconds for which nothing may be missing before the cluster counts as settled."""
+"""Seconds for which nothing may be missing before the cluster counts as stable."""
 
 LATE = 1.0
-"""Seconds after a process resumes during which calls that it had begun may still arrive."""
+"""Seconds after a process resumes during which calls that it had started may still arrive."""
 
 GANG_SIZE = 6
 """Pods of a gang."""
@@ -281,7 +281,7 @@ class Run:
 
     def _missing(self, phase: Phase) -> list[str]:
         view = self._view()
-        missing = auditor.unsettled(view)
+        missing = auditor.inconsistencies(view)
         if phase == "replacement":
             kept = auditor.too_many(view)
             missing += [

@@ -191,17 +191,17 @@ class AwsWire:
         self._process = process
         self._strikes = strikes
         self._chance = chance
-        self._underway: set[asyncio.Task[Any]] = set()
-        self._is_settled = False
+        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._begun(service, operation, parameters)
+        answer: dict[str, Any] = await self._started(service, operation, parameters)
         return answer
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> list[dict[str, Any]]:
-        answer: list[dict[str, Any]] = await self._begun(service, operation, parameters)
+        answer: list[dict[str, Any]] = await self._started(service, operation, parameters)
         return answer
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -209,20 +209,20 @@ class AwsWire:
         return answer
 
     async def settle(self) -> None:
-        self._is_settled = True
-        if self._underway:
-            await asyncio.wait(self._underway)
+        self._is_closed = True
+        if self._in_flight:
+            await asyncio.wait(self._in_flight)
 
-    async def _begun(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Any:
-        if self._is_settled:
+    async def _started(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Any:
+        if self._is_closed:
             raise UnreachableError("the controller is stopping", reason="Stopping")
         task = asyncio.ensure_future(self._through(service, operation, parameters))
-        self._underway.add(task)
+        self._in_flight.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._underway.discard(task)
+        self._in_flight.discard(task)
         if not task.cancelled():
             task.exception()  # the waiting process may have been killed
 

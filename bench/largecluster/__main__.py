@@ -145,7 +145,7 @@ async def measure(
         first = time.monotonic() - began
         await asyncio.sleep(REST_SECONDS)
         rest = _memory_of_family(process.pid)
-        begun = await _reported(process)
+        started = await _reported(process)
         async with busy(front.api, opened, metrics):
             events = await write_events(front.api, rate, seconds)
         await asyncio.sleep(1)
@@ -159,7 +159,7 @@ async def measure(
         await process.wait()
         await runner.cleanup()
     peak = meter.peak["controller"]
-    _show(nodes, pods, first, rest, stirred, peak, series, events, begun, seen)
+    _show(nodes, pods, first, rest, stirred, peak, series, events, started, seen)
 
 
 async def _decided(front: Front, controller: asyncio.subprocess.Process) -> None:
@@ -185,7 +185,7 @@ async def busy(api: FakeApiServer, opened: int, metrics: int) -> AsyncIterator[N
         yield
         return
     region = opening.Region(api, opened)
-    begun = [
+    started = [
         asyncio.create_task(each)
         for each in (region.run(), opening.drain(api), opening.scrape(metrics))
     ]
@@ -199,9 +199,9 @@ async def busy(api: FakeApiServer, opened: int, metrics: int) -> AsyncIterator[N
                 await region.all_open.wait()
         print(f"  nodes joined, opened                 {len(region.joined)}, {len(region.opened)}")
     finally:
-        for task in begun:
+        for task in started:
             task.cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
+        await asyncio.gather(*started, return_exceptions=True)
 
 
 def _write(path: Path, text: str) -> None:
@@ -210,7 +210,7 @@ def _write(path: Path, text: str) -> None:
 
 def _show(
     nodes: int, pods: int, first: float, rest: Sequence[float], stirred: Sequence[float],
-    peak: float, series: int, events: int, begun: dict[str, Any], seen: dict[str, Any],
+    peak: float, series: int, events: int, started: dict[str, Any], seen: dict[str, Any],
 ) -> None:  # fmt: skip
     delays = sorted(seen["delays"]) or [0.0]
     last = delays[int(len(delays) * 0.99)]
@@ -232,7 +232,7 @@ def _show(
     )
     print(
         f"  longest step of the event loop       {seen['step'] * 1000:.0f} ms of CPU time, "
-        f"{begun['step'] * 1000:.0f} ms while it started"
+        f"{started['step'] * 1000:.0f} ms while it started"
     )
 
 

@@ -46,9 +46,9 @@ class Pair:
         return self.joiner.measured.cost / self.karpenter.measured.cost
 
     @property
-    def afresh(self) -> float:
-        """Cost in $ if all pods were placed again from scratch throughout the trace."""
-        return self.joiner.idle.afresh
+    def repacked_cost(self) -> float:
+        """Cost in $ if all pods were scheduled again on an empty cluster throughout the trace."""
+        return self.joiner.idle.repacked_cost
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ def written(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
                 "trace": one.trace,
                 "seed": one.seed,
                 "costRatio": one.ratio,
-                "costAfresh": one.afresh,
+                "costRepacked": one.repacked_cost,
                 "karpenter": _written(one.karpenter),
                 "joiner": _written(one.joiner),
             }
@@ -99,7 +99,7 @@ def _totals(pairs: Sequence[Pair]) -> Mapping[str, float]:
     return {
         "karpenterCost": theirs,
         "joinerCost": ours,
-        "costAfresh": sum(one.afresh for one in pairs),
+        "costRepacked": sum(one.repacked_cost for one in pairs),
         "costRatio": ours / theirs if theirs else 1.0,
         "karpenterEvictions": sum(one.karpenter.measured.evictions for one in pairs),
         "joinerEvictions": sum(one.joiner.measured.evictions for one in pairs),
@@ -113,7 +113,7 @@ def table(pairs: Sequence[Pair]) -> Table:
     for column in (
         "$",
         "ratio",
-        "placed afresh, $",
+        "repacked, $",
         "evictions",
         "per $ saved",
         "taken by spot",
@@ -130,7 +130,7 @@ def table(pairs: Sequence[Pair]) -> Table:
             one.name,
             " / ".join(f"{side.cost:.2f}" for side in measured),
             f"{one.ratio:.3f}",
-            f"{one.afresh:.2f}",
+            f"{one.repacked_cost:.2f}",
             " / ".join(str(side.evictions) for side in measured),
             " / ".join(_figure(side.evictions_per_dollar) for side in both),
             " / ".join(str(side.interrupted) for side in measured),

@@ -20,7 +20,7 @@ from controller.disruption.problem import DisruptionSettings
 from testbed.progress import Progress
 
 KARPENTER, JOINER = "Karpenter", "Joiner"
-AFRESH = 200
+REPACKINGS = 200
 """Number of moments in a trace at which the cost of placing all pods from scratch is computed."""
 
 PARTS = 1000
@@ -77,7 +77,7 @@ def simulate(run: Run, conditions: Conditions) -> Measured:
         simulator = Simulator(cluster, side, length=trace.length, protected=conditions.protected)
         # With this policy no decision moves pods.
         if run.side == JOINER and run.policy == WHEN_EMPTY:
-            simulator.ask_afresh(trace.length / AFRESH)
+            simulator.add_repacked_cost(trace.length / REPACKINGS)
         return simulator.run(trace.events_of(run.seed, conditions.scale), say)
 
 

@@ -158,11 +158,11 @@ class Joiner:
             ],
             budgets=budgets_of(problem, Reason.EMPTY),
         )
-        standing = [*empty]
+        valid = [*empty]
         if any(one.reason is Reason.UNDERUTILIZED for one in moves):
             leaving = frozenset(name for one in empty for name in one.names)
-            standing += confirm(problem.without(leaving), self._decision).commands
-        return [_move(one) for one in standing]
+            valid += confirm(problem.without(leaving), self._decision).commands
+        return [_move(one) for one in valid]
 
     def _problem(self, cluster: Cluster) -> DisruptionProblem:
         snapshot, waiting = cluster.snapshot(), [one.seen for one in cluster.waiting.values()]
@@ -241,16 +241,16 @@ class Karpenter:
         Of an empty-node command, the nodes that are still empty remain. Another command remains
         only if the engine's answer has as many new nodes, of the instance types that were chosen.
         """
-        standing = []
+        valid = []
         for move in moves:
             nodes = [one for name in move.nodes if (one := cluster.nodes.get(name))]
             if move.reason is Reason.EMPTY:
                 empty = tuple(one.name for one in nodes if one.open and not one.pods)
                 if empty:
-                    standing.append(replace(move, nodes=empty))
+                    valid.append(replace(move, nodes=empty))
             elif self._stands(cluster, move, nodes):
-                standing.append(move)
-        return standing
+                valid.append(move)
+        return valid
 
     def _stands(self, cluster: Cluster, move: Move, nodes: Sequence[Node]) -> bool:
         untouched = [

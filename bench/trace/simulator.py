@@ -115,10 +115,10 @@ class Measured:
     nodes: int
     passes: int
     commands: int
-    afresh: float
-    """Cost in $ if all pods were placed from scratch throughout.
+    repacked_cost: float
+    """Cost in $ if all pods were scheduled again on an empty cluster throughout.
 
-    Moves are free in that cost. It is 0 if not computed.
+    Evictions are free in that cost. It is 0 if not computed.
     """
 
 
@@ -161,7 +161,7 @@ class Simulator:
         self._validating = False
         self._falls: list[Fall] = []
         self._evictions = self._interrupted = self._pods = self._passes = self._commands = 0
-        self._pending = self._longest = self._afresh = 0.0
+        self._pending = self._longest = self._repacked_cost = 0.0
 
     def run(
         self, events: Iterable[TraceEvent], say: Callable[[float], None] = lambda _: None
@@ -194,19 +194,19 @@ class Simulator:
             nodes=self.cluster.made,
             passes=self._passes,
             commands=self._commands,
-            afresh=self._afresh,
+            repacked_cost=self._repacked_cost,
         )
 
-    def ask_afresh(self, every: float) -> None:
-        """Compute the cost of placing all pods from scratch, every `every` seconds.
+    def add_repacked_cost(self, every: float) -> None:
+        """Compute the cost of scheduling all pods on an empty cluster, every `every` seconds.
 
         Moving pods one by one hardly reaches that cost.
         """
 
         def ask() -> None:
             pods, empty = self._pods_alone()
-            self._afresh += schedule(pods, snapshot=empty).cost * every / 3600
-            self.ask_afresh(every)
+            self._repacked_cost += schedule(pods, snapshot=empty).cost * every / 3600
+            self.add_repacked_cost(every)
 
         self.after(every, ask)
 
@@ -578,10 +578,10 @@ class Simulator:
         self._begin_all(self.side.confirm(self.cluster, moves))
 
     def _begin_all(self, moves: Sequence[Move]) -> None:
-        begun = [self._begin(one) for one in moves]
+        started = [self._begin(one) for one in moves]
         # After an action the next pass comes at once, after none at the next tick.
         self._state_at_pass = None
-        self._plan_pass(self.cluster.now + (1.0 if any(begun) else PASS_SECONDS))
+        self._plan_pass(self.cluster.now + (1.0 if any(started) else PASS_SECONDS))
 
     def _quiet_times(self) -> list[float]:
         """Return when each node that is up becomes consolidatable."""

@@ -176,7 +176,7 @@ class Instances:
         self._installation = installation
         self._shift = shift
         self._seen: dict[str, Described] = {}
-        self._settling: TTLCache[str, Instance] = TTLCache(math.inf, LISTED_AFTER, clock)
+        self._unlisted: TTLCache[str, Instance] = TTLCache(math.inf, LISTED_AFTER, clock)
         self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
         self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
             self._describe_claims, size=_FILTER_VALUES
@@ -188,7 +188,7 @@ class Instances:
 
     def launched(self, instance: Instance) -> None:
         """Record an instance that EC2 just launched, until EC2 lists it or 1 minute has passed."""
-        self._settling[instance_id(instance.provider_id)] = instance
+        self._unlisted[instance_id(instance.provider_id)] = instance
 
     async def get(self, provider_id: str) -> Described:
         """Return one instance; concurrent calls share a request.
@@ -216,7 +216,7 @@ class Instances:
                 )
             if self._is_marked(tags):
                 return description
-        if wanted in self._settling:
+        if wanted in self._unlisted:
             raise NotListedYetError(f"{wanted} was just launched, and EC2 does not list it yet")
         if description is not None and not description.is_gone:
             raise UnmarkedError(
@@ -230,7 +230,7 @@ class Instances:
     async def launched_for(self, name: str) -> Instance | None:
         """Return the instance with the NodeClaim's tag, just launched ones included, or None."""
         listed = await self._by_claim.get(name) or ()
-        every = (*(d.instance for d in listed), *self._settling.values())
+        every = (*(d.instance for d in listed), *self._unlisted.values())
         return next((i for i in every if i.is_ours and _claim_of(i) == name), None)
 
     async def of_claim(self, name: str, *, since: datetime | None) -> Described | None:
@@ -264,9 +264,9 @@ class Instances:
         listed = {instance_id(d.instance.provider_id): d for d in await self._query([])}
         living = listed | {i: d for i, d in self._seen.items() if self._is_shifted(d.instance.zone)}
         self._seen = living if self._shift is not None else {}
-        for settled in living:
-            self._settling.pop(settled, None)
-        return [*(d.instance for d in living.values()), *self._settling.values()]
+        for each_id in living:
+            self._unlisted.pop(each_id, None)
+        return [*(d.instance for d in living.values()), *self._unlisted.values()]
 
     async def profiles(self) -> frozenset[str]:
         """Return the names of the instance profiles of the instances that are not terminated."""
@@ -293,7 +293,7 @@ class Instances:
             error = await self._endings.get(wanted)
             if error is not None:
                 raise error
-            self._settling.pop(wanted, None)
+            self._unlisted.pop(wanted, None)
         return description
 
     async def reboot(self, provider_id: str) -> None:

@@ -499,10 +499,10 @@ class AWSCloudProvider:
         self._prices_due = self._clock() + PRICES_RETRY
         if await self.pricing.refresh():
             self._prices_due = self._clock() + PRICES_PERIOD
-        for kind, problem in self.pricing.problems.items():
-            if self._changes.has_changed(f"prices, {kind}", problem):
+        for prices, problem in self.pricing.problems.items():
+            if self._changes.has_changed(f"prices, {prices}", problem):
                 log.warning(
-                    "failed to update prices; keeping the last known ones", extra={kind: problem}
+                    "failed to update prices; keeping the last known ones", extra={prices: problem}
                 )
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:

@@ -48,12 +48,12 @@ def applied(
     """
     gone: set[str] = set()
     new: list[tuple[str, NewNode]] = []
-    place: dict[str, str] = {}
+    node_of: dict[str, str] = {}
     for command, names in commands:
         gone |= command.names
         new += zip(names, command.replacements, strict=True)
-        place |= {key: name for name, keys in command.moves.items() for key in keys}
-    return replaced(problem, gone, new, place)
+        node_of |= {key: name for name, keys in command.moves.items() for key in keys}
+    return replaced(problem, gone, new, node_of)
 
 
 def replaced(
@@ -67,20 +67,20 @@ def replaced(
     `moves` maps the keys of pods that move to existing nodes to the names of these nodes.
     """
     snapshot, types = problem.snapshot, problem.snapshot.instance_types
-    place = dict(moves)
+    node_of = dict(moves)
     made: list[StateNode] = []
     for name, planned in new:
         pool = problem.node_pools[planned.node_pool]
         made.append(launched(name, planned, pool, types[planned.node_pool], problem.now))
         types = with_left(types, made[-1].labels.get(labels.RESERVATION_ID, ""), -1)
-        place |= dict.fromkeys(planned.pods, name)
+        node_of |= dict.fromkeys(planned.pods, name)
     for node in snapshot.nodes:
         if node.name in gone:
             types = with_left(types, node.labels.get(labels.RESERVATION_ID, ""), 1)
     pods = tuple(
-        _restarted(bound(pod, place[pod.key]), problem.now) if pod.key in place else pod
+        _restarted(bound(pod, node_of[pod.key]), problem.now) if pod.key in node_of else pod
         for pod in snapshot.pods
-        if pod.key in place or pod.spec.node_name not in gone
+        if pod.key in node_of or pod.spec.node_name not in gone
     )
     nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
     there = replace(snapshot, nodes=nodes, pods=pods, instance_types=types)
@@ -88,7 +88,7 @@ def replaced(
     unbound = [
         bound(pod, "")
         for pod in snapshot.pods
-        if pod.spec.node_name in gone and pod.key not in place and is_reschedulable(pod)
+        if pod.spec.node_name in gone and pod.key not in node_of and is_reschedulable(pod)
     ]
     return _with_pods_bound(after, unbound) if unbound else after
 
@@ -105,14 +105,16 @@ def _with_pods_bound(problem: DisruptionProblem, unbound: Sequence[Pod]) -> Disr
     )
     there = replace(snapshot, nodes=up, node_pools=(), instance_types={})
     results = schedule(unbound, snapshot=there, settings=problem.scheduling)
-    place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
-    settled = (
-        _restarted(bound(pod, place[pod.key]), problem.now) for pod in unbound if pod.key in place
+    node_of = {key: name for name, keys in results.existing_nodes.items() for key in keys}
+    placed = (
+        _restarted(bound(pod, node_of[pod.key]), problem.now)
+        for pod in unbound
+        if pod.key in node_of
     )
-    waiting = (pod for pod in unbound if pod.key not in place)
+    waiting = (pod for pod in unbound if pod.key not in node_of)
     return replace(
         problem,
-        snapshot=replace(snapshot, pods=(*snapshot.pods, *settled)),
+        snapshot=replace(snapshot, pods=(*snapshot.pods, *placed)),
         pending=(*problem.pending, *waiting),
     )
 
@@ -165,8 +167,8 @@ def launched(
                 capacity=capacity,
                 allocatable=allocatable,
                 conditions=[
-                    Condition(type=kind, status="True", last_transition_time=now)
-                    for kind in (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
+                    Condition(type=condition, status="True", last_transition_time=now)
+                    for condition in (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
                 ],
             ),
         ),
@@ -176,19 +178,23 @@ def launched(
 def _cheapest(new: NewNode, types: Iterable[InstanceType]) -> Choice:
     """Return the cheapest choice of a NodeClaim; one without instance types allows every type."""
     seen = list(types)
-    named = new.instance_types or tuple(kind.name for kind in seen)
-    order = {name: place for place, name in enumerate(named)}
-    launchable = choices((kind for kind in seen if kind.name in order), new.requirements, {})
+    named = new.instance_types or tuple(instance_type.name for instance_type in seen)
+    order = {name: rank for rank, name in enumerate(named)}
+    launchable = choices(
+        (instance_type for instance_type in seen if instance_type.name in order),
+        new.requirements,
+        {},
+    )
     return min(launchable, key=lambda choice: (choice.price, order[choice.instance_type.name]))
 
 
 def _labels(
-    name: str, new: NewNode, pool: NodePool, kind: InstanceType, offering: Offering
+    name: str, new: NewNode, pool: NodePool, instance_type: InstanceType, offering: Offering
 ) -> dict[str, str]:
     return {
         **(pool.spec.template.metadata.labels or {}),
         **new.labels,
-        **node_labels(kind, offering),
+        **node_labels(instance_type, offering),
         labels.NODEPOOL: pool.metadata.name,
         labels.HOSTNAME: name,
         labels.REGISTERED: "true",

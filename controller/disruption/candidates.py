@@ -184,7 +184,7 @@ def _types_by_name(problem: DisruptionProblem) -> Types:
         pool: {instance_type.name: instance_type for instance_type in types}
         for pool, types in problem.snapshot.instance_types.items()
     }
-    every = {name: kind for types in seen.values() for name, kind in types.items()}
+    every = {name: each for types in seen.values() for name, each in types.items()}
     unseen: Types = {pool: {} for pool in problem.node_pools}
     return {**unseen, **seen, "": every}
 

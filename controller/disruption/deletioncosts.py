@@ -41,7 +41,7 @@ class Ranking:
         """Yield each node with the deletion cost of its pods; None for no deletion cost."""
         yield from ((name, LOWEST) for name in self.leaving)
         count = len(self.ranked)
-        yield from ((name, place - count) for place, name in enumerate(self.ranked))
+        yield from ((name, rank - count) for rank, name in enumerate(self.ranked))
         yield from ((name, None) for name in self.others)
 
 
@@ -58,12 +58,12 @@ def ranking(problem: DisruptionProblem, planned: Sequence[str] = ()) -> Ranking:
         for state in problem.snapshot.nodes
         if state.managed and state.node is not None and state.deleting
     )
-    place = {name: number for number, name in enumerate(planned)}
+    rank_of = {name: number for number, name in enumerate(planned)}
     suitable = [candidate for candidate in context.survey.admitted if _can_empty(candidate)]
     drifted = in_order(suitable, static=False)
     normal = sorted(
         (one for one in suitable if not has_drifted(one) and _may_consolidate(one)),
-        key=lambda one: (place.get(one.name, len(place)), -_worth(one, problem), one.name),
+        key=lambda one: (rank_of.get(one.name, len(rank_of)), -_worth(one, problem), one.name),
     )
     ranked = tuple(
         candidate.name

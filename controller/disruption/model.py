@@ -136,7 +136,7 @@ class ClusterModel:
     @cached_property
     def index_of(self) -> Mapping[str, int]:
         """The index of each node, by its name."""
-        return {name: place for place, name in enumerate(self.names)}
+        return {name: index for index, name in enumerate(self.names)}
 
 
 def read_model(
@@ -177,13 +177,13 @@ class _Reader:
         closed: Collection[str],
     ) -> None:
         self._problem, self._candidates, self._closed = problem, candidates, closed
-        place = problem.nodes.index_of
+        index_of = problem.nodes.index_of
         self._origins = {
-            key: (place[name], pod) for key, (name, pod) in origins.items() if name in place
+            key: (index_of[name], pod) for key, (name, pod) in origins.items() if name in index_of
         }
         self._classes_read: list[PendingGroup] = []
-        self._kinds: dict[tuple[object, ...], int] = {}
-        self._known_kinds: dict[Eligibility, int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._known_numbers: dict[Eligibility, int] = {}
         self._known_nodes: dict[Eligibility, list[bool]] = {}
         self._known_required: dict[int, PodConstraints] = {}
         self._known_domains: dict[tuple[str, frozenset[str]], tuple[list[str], Indices]] = {}
@@ -202,8 +202,8 @@ class _Reader:
         pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
         for number, pending in enumerate(classes):
             for key in pending.keys:
-                place, pod = self._origins[key]
-                pods[place, number].append(pod)
+                index, pod = self._origins[key]
+                pods[index, number].append(pod)
         at, of = np.array(list(pods), dtype=np.int64).reshape(-1, 2).T
         present[at, of] = [len(alike) for alike in pods.values()]
         free = capacity.copy()
@@ -215,8 +215,8 @@ class _Reader:
         unread = {self._origins[key][0] for key in refused if key in self._origins}
         for here in self._candidates:
             if here.name in nodes.index_of:
-                place = nodes.index_of[here.name]
-                candidate[place], price[place] = place not in unread, here.price
+                index = nodes.index_of[here.name]
+                candidate[index], price[index] = index not in unread, here.price
         packing, worth_new = self._launch_options(classes)
         return ClusterModel(
             names=tuple(node.name for node in nodes.all),
@@ -239,7 +239,7 @@ class _Reader:
             rules=self._class_rules(classes),
             packing=packing,
             worth_new=worth_new,
-            pods={place: tuple(alike) for place, alike in pods.items()},
+            pods={index: tuple(alike) for index, alike in pods.items()},
         )
 
     def _classes(self) -> list[PendingGroup]:
@@ -278,11 +278,11 @@ class _Reader:
 
     def _equivalence(self, eligibility: Eligibility) -> int:
         """Return a number that classes with the same nodes and the same rules share."""
-        if eligibility not in self._known_kinds:
+        if eligibility not in self._known_numbers:
             where = eligibility.nodes.tobytes(), eligibility.eligible.tobytes()
             key = (*where, eligibility.owned, eligibility.counted)
-            self._known_kinds[eligibility] = self._kinds.setdefault(key, len(self._kinds))
-        return self._known_kinds[eligibility]
+            self._known_numbers[eligibility] = self._numbers.setdefault(key, len(self._numbers))
+        return self._known_numbers[eligibility]
 
     def _required(self, constraints: PodConstraints) -> PodConstraints:
         """Return the constraints without preferences, one shared result for each input."""
@@ -394,7 +394,7 @@ class _Reader:
         if (key, more) not in self._known_domains:
             domains = self._problem.nodes.domains(key)
             names = sorted(more.union(value for value in domains if value is not None))
-            number: dict[str | None, int] = {name: place for place, name in enumerate(names)}
+            number: dict[str | None, int] = {name: index for index, name in enumerate(names)}
             domain = np.array([number.get(value, -1) for value in domains], dtype=np.int64)
             self._known_domains[key, more] = names, domain
         return self._known_domains[key, more]

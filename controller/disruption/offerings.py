@@ -22,10 +22,10 @@ def node_offering(state: StateNode, types: Mapping[str, InstanceType]) -> Offeri
     or not.
     """
     carried = {**state.labels, labels.CAPACITY_TYPE: state.capacity_type}
-    kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))
-    if kind is None:
+    instance_type = types.get(carried.get(labels.INSTANCE_TYPE, ""))
+    if instance_type is None:
         return None
-    own = [offering for offering in kind.offerings if is_of(offering, carried)]
+    own = [offering for offering in instance_type.offerings if is_of(offering, carried)]
     return min(own, key=lambda offering: offering.price, default=None)
 
 
@@ -81,13 +81,13 @@ def _bound(node: NewNode, key: str, value: str) -> NewNode:
     )
 
 
-def worst_price(kind: InstanceType, terms: Requirements) -> float:
+def worst_price(instance_type: InstanceType, terms: Requirements) -> float:
     """Return the highest price, in $/h, that a launch under these terms can have.
 
     It is the most expensive offering of the capacity type that EC2 tries first (reserved, then
     spot, then on-demand); infinite if no offering is available.
     """
-    open_ = _launches(kind, terms)
+    open_ = _launches(instance_type, terms)
     for capacity_type in (labels.RESERVED, labels.SPOT, labels.ON_DEMAND):
         prices = [offering.price for offering in open_ if offering.capacity_type == capacity_type]
         if prices:
@@ -95,10 +95,12 @@ def worst_price(kind: InstanceType, terms: Requirements) -> float:
     return float("inf")
 
 
-def _launches(kind: InstanceType, terms: Requirements) -> list[Offering]:
+def _launches(instance_type: InstanceType, terms: Requirements) -> list[Offering]:
     """Return the available offerings that meet these requirements, cheapest first."""
     open_ = [
-        offering for offering in kind.offerings if offering.available and offers(offering, terms)
+        offering
+        for offering in instance_type.offerings
+        if offering.available and offers(offering, terms)
     ]
     return sorted(open_, key=lambda offering: offering.price)
 
@@ -110,9 +112,13 @@ def _flexible_enough(
     for key, least in minimum_values(pool.spec.template.spec.requirements).items():
         seen: set[str] = set()
         for name in kept:
-            kind = by_name[name]
-            seen.update(v for term in kind.requirements if term.key == key for v in term.values)
-            seen.update(o.requirements[key] for o in kind.offerings if key in o.requirements)
+            instance_type = by_name[name]
+            seen.update(
+                v for term in instance_type.requirements if term.key == key for v in term.values
+            )
+            seen.update(
+                o.requirements[key] for o in instance_type.offerings if key in o.requirements
+            )
         if len(seen) < least:
             return False
     return True
@@ -135,7 +141,10 @@ def with_left(types: TypesByPool, reservation: str, more: int) -> TypesByPool:
         return offering.with_reservation_capacity(max(offering.reservation_capacity + more, 0))
 
     return {
-        pool: tuple(replace(kind, offerings=tuple(map(counted, kind.offerings))) for kind in seen)
+        pool: tuple(
+            replace(instance_type, offerings=tuple(map(counted, instance_type.offerings)))
+            for instance_type in seen
+        )
         for pool, seen in types.items()
     }
 

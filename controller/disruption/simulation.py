@@ -226,7 +226,7 @@ class Simulation:
         `destinations` maps pods to existing nodes, by pod key. `node` is the empty node; None if
         a pod does not fit on it.
         """
-        settled, rest = self._split_by_destination(leaving, destinations)
+        planned, rest = self._split_by_destination(leaving, destinations)
         shop = self._snapshot_for_new_nodes(leaving, rest, destinations)
         results = schedule(
             rest,
@@ -236,7 +236,7 @@ class Simulation:
         )
         if results.unschedulable:
             return None
-        there = {**results.existing_nodes, **settled.existing_nodes}
+        there = {**results.existing_nodes, **planned.existing_nodes}
         return self._result(leaving, Results(existing_nodes=there))
 
     def _split_by_destination(
@@ -353,15 +353,15 @@ class Simulation:
             settings=replace(self._problem.scheduling, refinements=0),
             catalog=self.catalog,
         )
-        place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
-        self.promised = frozenset(place.values())
+        node_of = {key: name for name, keys in results.existing_nodes.items() for key in keys}
+        self.promised = frozenset(node_of.values())
         for pod in waiting:
-            if pod.key in place and pod.metadata.annotations.get(labels.BUFFER_POD) == "true":
-                self._buffered.setdefault(place[pod.key], []).append(pod)
-            elif pod.key in place:
-                self.awaited |= {place[pod.key]}
-        placed = {pod.key: bound(pod, place[pod.key]) for pod in pending if pod.key in place}
-        kept = [_placeholder(pod, place[pod.key]) for pod in stranded if pod.key in place]
+            if pod.key in node_of and pod.metadata.annotations.get(labels.BUFFER_POD) == "true":
+                self._buffered.setdefault(node_of[pod.key], []).append(pod)
+            elif pod.key in node_of:
+                self.awaited |= {node_of[pod.key]}
+        placed = {pod.key: bound(pod, node_of[pod.key]) for pod in pending if pod.key in node_of}
+        kept = [_placeholder(pod, node_of[pod.key]) for pod in stranded if pod.key in node_of]
         others = (pod for pod in snapshot.pods if pod.key not in placed)
         types = snapshot.instance_types
         for reservation in map(_reservation, results.new_nodes):

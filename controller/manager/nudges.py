@@ -103,7 +103,7 @@ class Nudges:
             self.batch_window.nudge(pod.metadata.uid)
 
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        if after is not None and self.cluster.begins_to_wait(before, after):
+        if after is not None and self.cluster.becomes_pending(before, after):
             self.batch_window.nudge(after.metadata.uid)
         if node_name := affected_node(before, after):
             self.pod_events.nudge(node_name)

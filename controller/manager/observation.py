@@ -54,5 +54,5 @@ class ObservingAssembly:
         if kind != kinds.POD or after is None:
             return
         self._metrics.pod_changed(before, after)
-        if self._cluster.begins_to_wait(before, after):
+        if self._cluster.becomes_pending(before, after):
             self._batch_window.nudge(after.metadata.uid)

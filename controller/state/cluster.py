@@ -337,7 +337,7 @@ class Cluster:
         """Whether a scheduler that found no node for other pods still has pods to try."""
         return self._pending.has_undecided(now)
 
-    def begins_to_wait(self, before: Pod | None, after: Pod | None) -> bool:
+    def becomes_pending(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether a stored change makes a pod pending."""
         return self._pending.becomes_pending(before, after)
 

@@ -193,11 +193,11 @@ class Details(FromMirror):
             memory.add_metric((each.name,), each.capacity.get("memory", 0) / MILLI)
             # Reservations share a zone and capacity type; one available reservation makes the pair
             # available.
-            places = {(o.capacity_type, o.zone): o.instance_price for o in each.offerings}
-            open_places = {(o.capacity_type, o.zone) for o in each.offerings if o.available}
-            for place, dollars in places.items():
-                available.add_metric((each.name, *place), int(place in open_places))
-                price.add_metric((each.name, *place), dollars)
+            prices = {(o.capacity_type, o.zone): o.instance_price for o in each.offerings}
+            available_pairs = {(o.capacity_type, o.zone) for o in each.offerings if o.available}
+            for pair, dollars in prices.items():
+                available.add_metric((each.name, *pair), int(pair in available_pairs))
+                price.add_metric((each.name, *pair), dollars)
         yield from (available, price, cores, memory)
 
 
@@ -250,8 +250,8 @@ def _owner(pod: Pod) -> str:
     if not pod.metadata.owner_references:
         return ""
     owner = pod.metadata.owner_references[0]
-    place = f"/apis/{owner.api_version}/namespaces/{pod.metadata.namespace}"
-    return f"{place}/{owner.kind.lower()}s/{owner.name}"
+    path = f"/apis/{owner.api_version}/namespaces/{pod.metadata.namespace}"
+    return f"{path}/{owner.kind.lower()}s/{owner.name}"
 
 
 def _written(truth: bool) -> str:

@@ -34,9 +34,9 @@ class Market:
         mine = claim.metadata.labels
         types = self._named.get(mine.get(labels.NODEPOOL, ""), {})
         instance_type = types.get(mine.get(labels.INSTANCE_TYPE, ""))
-        place = (mine.get(labels.ZONE, ""), mine.get(labels.CAPACITY_TYPE, ""))
+        wanted = (mine.get(labels.ZONE, ""), mine.get(labels.CAPACITY_TYPE, ""))
         for offering in instance_type.offerings if instance_type else ():
-            if (offering.zone, offering.capacity_type) == place:
+            if (offering.zone, offering.capacity_type) == wanted:
                 return offering
         return None
 

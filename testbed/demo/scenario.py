@@ -173,9 +173,7 @@ class Scenario:
             self.summary.seconds_to_bound = time.monotonic() - began
             observation = await self._see(
                 "every pod runs, every node is initialized, each NodeClaim has its instance",
-                lambda s: (
-                    s.running >= pods and _is_settled(s) and len(s.claims) == len(s.instances)
-                ),
+                lambda s: s.running >= pods and _is_stable(s) and len(s.claims) == len(s.instances),
             )
             self.summary.pods_bound = observation.bound
             self.summary.cost = observation.cost
@@ -199,7 +197,7 @@ class Scenario:
                 f"every pod runs for {(1 + NEAR_BOUND) * bound:.3f} $/h at most",
                 lambda s: (
                     s.running == len(s.pods) == pods
-                    and _is_settled(s)
+                    and _is_stable(s)
                     and s.cost <= (1 + NEAR_BOUND) * bound
                 ),
             )
@@ -221,7 +219,7 @@ class Scenario:
             self.cloud.interrupt(victim.instance.instance_id, delay_seconds=INTERRUPTION_SECONDS)
             observation = await self._see(
                 "the interrupted node is gone and its pods run elsewhere",
-                lambda s: s.running >= wanted and not _knows(s, victim) and _is_settled(s),
+                lambda s: s.running >= wanted and not _knows(s, victim) and _is_stable(s),
             )
             self._claim(
                 not any(p.node == victim.name for p in observation.pods), "a pod is still on it"
@@ -248,7 +246,7 @@ class Scenario:
                 DEPLOYMENTS, _keeping(VOLUME_CLAIM, _inflate("keeper", *SIZES[0], 1))
             )
             observation = await self._see(
-                "its pod runs", lambda s: s.running == 1 and _is_settled(s)
+                "its pod runs", lambda s: s.running == 1 and _is_stable(s)
             )
             (instance,) = observation.instances
             await self._until("its volume is attached", self._volume_attached)
@@ -268,14 +266,14 @@ class Scenario:
         async with self._step(f"{pods} pods, and a node deleted by hand") as outcome:
             await self._scale(pods)
             before = await self._see(
-                "every pod runs", lambda s: s.running >= pods and _is_settled(s)
+                "every pod runs", lambda s: s.running >= pods and _is_stable(s)
             )
             victim = _busiest(before, before.nodes)
             uids = {p.uid for p in before.pods_on(victim.name)}
             await self.kube.delete(f"/api/v1/nodes/{victim.name}")
             observation = await self._see(
                 "the node is gone and every pod runs",
-                lambda s: s.running >= pods and not _knows(s, victim) and _is_settled(s),
+                lambda s: s.running >= pods and not _knows(s, victim) and _is_stable(s),
             )
             self._claim(
                 not uids & {p.uid for p in observation.pods}, "a pod outlived the node it ran on"
@@ -483,7 +481,7 @@ def _knows(observation: Observation, node: NodeView) -> bool:
     )
 
 
-def _is_settled(observation: Observation) -> bool:
+def _is_stable(observation: Observation) -> bool:
     """Return whether every instance has an initialized node that is not terminating."""
     ready = {
         n.instance.instance_id for n in observation.nodes if n.initialized and not n.terminating

@@ -157,7 +157,7 @@ def test_every_seed_has_a_fault_kind_and_every_fault_kind_occurs() -> None:
     ],
 )
 def test_the_auditor_finds_inconsistencies(view: View, finding: str) -> None:
-    assert any(finding in each for each in auditor.unsettled(view))
+    assert any(finding in each for each in auditor.inconsistencies(view))
 
 
 def test_the_scheduler_checks_full_nodes_once_for_equal_pods() -> None:
@@ -186,7 +186,7 @@ def test_the_scheduler_checks_full_nodes_once_for_equal_pods() -> None:
 
 def test_the_auditor_finds_nothing_in_a_consistent_cluster() -> None:
     view = make_view(claims=[CLAIM], nodes=[NODE], instances=[RUNNING])
-    assert auditor.unsettled(view) == []
+    assert auditor.inconsistencies(view) == []
 
 
 def test_the_auditor_sees_an_instance_that_terminates_under_running_pods() -> None:

@@ -19,7 +19,7 @@ def outcome(cost: float, evictions: int) -> Outcome:
         nodes=1,
         passes=1,
         commands=1,
-        afresh=0.0,
+        repacked_cost=0.0,
     )
     return Outcome(measured, measured)
 

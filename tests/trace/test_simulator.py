@@ -304,14 +304,14 @@ def test_the_cost_of_a_fresh_placement_is_computed() -> None:
     cluster = make_cluster()
     web = Workload("web", cpu=1000, memory=1024, replicas=1, unavailable=None)
     simulator = Simulator(cluster, Scripted(), length=HOUR)
-    simulator.ask_afresh(6 * MINUTE)
+    simulator.add_repacked_cost(6 * MINUTE)
 
     found = simulator.run([deployed(web)])
 
     cheapest = min(o.price for kind in cluster.offer() for o in kind.offerings
                    if o.capacity_type == labels.ON_DEMAND)  # fmt: skip
-    assert found.afresh == pytest.approx(cheapest)
-    assert found.cost > found.afresh
+    assert found.repacked_cost == pytest.approx(cheapest)
+    assert found.cost > found.repacked_cost
 
 
 def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:

@@ -177,7 +177,7 @@ class Nodes:
             widths=[*widths, following, max(why, 10)],
             keys=["" if isinstance(each, str) else each["name"] for each in lines],
             line=lambda number: self._line(lines[number], shown),
-            right=frozenset(place for place, number in enumerate(shown) if COLUMNS[number].width),
+            right=frozenset(index for index, number in enumerate(shown) if COLUMNS[number].width),
             empty=f"no node matches {arranged.wanted or arranged.pool!r} (Escape: all nodes)"
             if arranged.wanted or arranged.pool
             else "the cluster has no nodes",

@@ -121,12 +121,12 @@ def _moved(
     placed = tuple(pod for pod in problem.pending if pod.key not in left)
     snapshot = replace(problem.snapshot, pods=(*problem.snapshot.pods, *placed))
     waiting = tuple(pod for pod in problem.pending if pod.key in left)
-    place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
+    node_of = {key: name for name, keys in results.existing_nodes.items() for key in keys}
     return replaced(
         replace(problem, snapshot=snapshot, pending=waiting),
         leaving,
         named(problem, results.new_nodes),
-        place,
+        node_of,
     )
 
 

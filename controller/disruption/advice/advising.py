@@ -57,11 +57,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The cost of a settled cluster, and the obstacles to a lower cost. Costs are in $/h.
+    """The cost of a cluster after all disruption, and the obstacles to a lower cost.
 
-    `together` is the forecast without all obstacles in `findings`. `pools` are the NodePools with
-    the changes that save, and `with_pools` is the forecast with them. `untested` counts the
-    obstacles that were not measured.
+    Costs are in $/h. `together` is the forecast without all obstacles in `findings`. `pools` are
+    the NodePools with the changes that save, and `with_pools` is the forecast with them. `untested`
+    counts the obstacles that were not measured.
     """
 
     steady: Forecast

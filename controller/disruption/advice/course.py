@@ -92,14 +92,14 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     together = [one for one in named if not _is_for_no_pod(one[0])]
     later = {name for command, _ in unassigned for name in command.names}
     problem = applied(course.problem, together).without(later)
-    settled: list[tuple[Command, list[str]]] = []
+    one_by_one: list[tuple[Command, list[str]]] = []
     for command, names in unassigned:
         problem = applied(problem, [(command, names)])
-        settled.append((_with_outcome(command, names, problem), names))
+        one_by_one.append((_with_outcome(command, names, problem), names))
     course.problem = with_buffered_nodes(problem)
     there = {node.name: node for node in course.problem.snapshot.nodes}
     course.commands += [
-        (command, tuple(there[name] for name in names)) for command, names in together + settled
+        (command, tuple(there[name] for name in names)) for command, names in together + one_by_one
     ]
 
 

@@ -77,7 +77,7 @@ def forecast(
         staying=adopted.staying,
         evictions=adopted.moved,
     )
-    return _settled(_settled(result, problem.now, deadline), later, deadline)
+    return _converged(_converged(result, problem.now, deadline), later, deadline)
 
 
 def _drifted(problem: DisruptionProblem) -> list[str]:
@@ -92,7 +92,7 @@ def _deleting(problem: DisruptionProblem) -> list[str]:
     return [state.name for state in problem.snapshot.nodes if state.managed and state.deleting]
 
 
-def _settled(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
+def _converged(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
     """Return the forecast after all decisions at this time, until one has no commands."""
     problem = replace(before.problem, now=now)
     course = Course(problem=problem, cost_before=0.0)

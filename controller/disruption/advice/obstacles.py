@@ -62,7 +62,7 @@ class Obstacle:
 
 
 def obstacles(steady: Forecast, pools: Mapping[str, NodePool]) -> list[Obstacle]:
-    """Return the possible obstacles to savings in a settled cluster, the most expensive first.
+    """Return the possible obstacles to savings in a cluster, the most expensive first.
 
     `pools` are the NodePools as users wrote them.
     """
@@ -80,7 +80,7 @@ def obstacles(steady: Forecast, pools: Mapping[str, NodePool]) -> list[Obstacle]
 
 
 class _Reading:
-    """A settled cluster, read once: its movable pods, and the prices of their nodes."""
+    """A cluster after all disruption: its movable pods, and the prices of their nodes."""
 
     def __init__(self, steady: Forecast) -> None:
         self.steady, self.problem = steady, steady.problem

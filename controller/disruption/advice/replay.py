@@ -36,21 +36,21 @@ def at_next_recording(
         for state in recorded.snapshot.nodes
         if not state.managed and state.name not in outside and state.name not in ours
     }
-    place = {pod.key: pod.spec.node_name for pod in before.problem.snapshot.pods}
-    settled: list[Pod] = []
+    node_of = {pod.key: pod.spec.node_name for pod in before.problem.snapshot.pods}
+    placed: list[Pod] = []
     new: list[Pod] = []
     for pod in recorded.snapshot.pods:
-        former = place.get(pod.key, "")
+        former = node_of.get(pod.key, "")
         if pod.spec.node_name in theirs:
-            settled.append(pod)
+            placed.append(pod)
         elif is_daemon(pod) or is_static(pod):
-            settled += [pod] if pod.spec.node_name in ours else []
+            placed += [pod] if pod.spec.node_name in ours else []
         elif former in ours:
-            settled.append(bound(pod, former))
+            placed.append(bound(pod, former))
         else:
             new.append(pod)
     snapshot = replace(
-        recorded.snapshot, nodes=(*ours.values(), *theirs.values()), pods=tuple(settled)
+        recorded.snapshot, nodes=(*ours.values(), *theirs.values()), pods=tuple(placed)
     )
     results = schedule(new, snapshot=snapshot, settings=recorded.scheduling, expired=expired)
     stuck = [pod for pod in new if pod.key in results.unschedulable]
@@ -61,7 +61,7 @@ def at_next_recording(
         snapshot=replace(
             snapshot,
             nodes=(*snapshot.nodes, *(state for state in there if state.name not in ours)),
-            pods=(*settled, *new),
+            pods=(*placed, *new),
         ),
     )
     moves = {key: name for name, keys in results.existing_nodes.items() for key in keys}

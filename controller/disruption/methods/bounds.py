@@ -53,18 +53,18 @@ def _with_own_offerings(
         carried = node.node.metadata.labels
         own.setdefault((node.pool, carried.get(labels.INSTANCE_TYPE, "")), []).append(carried)
 
-    def opened(pool: str, kind: InstanceType) -> InstanceType:
-        running = own.get((pool, kind.name), [])
+    def opened(pool: str, instance_type: InstanceType) -> InstanceType:
+        running = own.get((pool, instance_type.name), [])
         if not running:
-            return kind
+            return instance_type
         offerings = tuple(
             replace(one, available=True) if any(is_of(one, each) for each in running) else one
-            for one in kind.offerings
+            for one in instance_type.offerings
         )
-        return replace(kind, offerings=offerings)
+        return replace(instance_type, offerings=offerings)
 
     types = {
-        pool: tuple(opened(pool, kind) for kind in seen)
+        pool: tuple(opened(pool, instance_type) for instance_type in seen)
         for pool, seen in problem.snapshot.instance_types.items()
     }
     return replace(problem, snapshot=replace(problem.snapshot, instance_types=types))

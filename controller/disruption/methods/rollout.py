@@ -153,7 +153,7 @@ def _is_ready(state: StateNode) -> bool:
     return state.node is not None and conditions.is_true(state.node.status.conditions, "Ready")
 
 
-def since(claim: NodeClaim, kind: str) -> datetime:
+def since(claim: NodeClaim, condition_type: str) -> datetime:
     """Return when a condition of the NodeClaim last changed, or `LONG_AGO` if it is unknown."""
-    condition = conditions.find(claim.status.conditions, kind)
+    condition = conditions.find(claim.status.conditions, condition_type)
     return (condition.last_transition_time if condition is not None else None) or LONG_AGO

@@ -151,16 +151,16 @@ def _unplanned(record: Disruption, observed: ObservedCluster) -> list[float]:
 
 def _successors(record: Disruption, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
     """Return the pods that the record's workloads created since, by the workload's UID."""
-    begun = record.status.begun_at
+    started = record.status.begun_at
     asked = {workload.uid for workload in record.spec.workloads if workload.uid}
     successors: dict[str, list[Pod]] = {}
     for pod in pods:
         born = pod.metadata.creation_timestamp
         owner = controller_of(pod)
         # Creation times are whole seconds.
-        if owner not in asked or begun is None or born is None:
+        if owner not in asked or started is None or born is None:
             continue
-        if born >= begun.replace(microsecond=0):
+        if born >= started.replace(microsecond=0):
             successors.setdefault(owner, []).append(pod)
     return successors
 

@@ -52,7 +52,7 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
     """The tables; each refers to earlier ones by index."""
 
     requirements: list[Requirement]
-    places: list[dict[str, str]]
+    offering_labels: list[dict[str, str]]
     surcharges: list[Surcharges]
     types: list[_WrittenType]
     lists: list[tuple[int, ...]]
@@ -64,14 +64,14 @@ class _Table(Generic[_Value]):
 
     def __init__(self) -> None:
         self.values: list[_Value] = []
-        self._places: dict[int, int] = {}
+        self._indices: dict[int, int] = {}
 
-    def place(self, value: _Value) -> int:
+    def index_of(self, value: _Value) -> int:
         # The table keeps a reference, so that no other object can get the same id.
-        place = self._places.setdefault(id(value), len(self.values))
-        if place == len(self.values):
+        index = self._indices.setdefault(id(value), len(self.values))
+        if index == len(self.values):
             self.values.append(value)
-        return place
+        return index
 
 
 @dataclass(slots=True)
@@ -92,8 +92,8 @@ def read(written: bytes) -> dict[str, tuple[InstanceType, ...]]:
     """Return the decoded instance types of each NodePool; shared objects are shared again."""
     tables = msgspec.msgpack.decode(written, type=_Written)
     types = [_type(one, tables) for one in tables.types]
-    lists = [tuple([types[place] for place in places]) for places in tables.lists]
-    return {pool: lists[place] for pool, place in tables.pools.items()}
+    lists = [tuple([types[index] for index in indices]) for indices in tables.lists]
+    return {pool: lists[index] for pool, index in tables.pools.items()}
 
 
 def _same(known: InstanceTypes, types: InstanceTypes) -> bool:
@@ -103,24 +103,24 @@ def _same(known: InstanceTypes, types: InstanceTypes) -> bool:
 
 def _write(types: InstanceTypes) -> bytes:
     """Encode instance types as tables of distinct objects."""
-    requirements, places = _Table[Requirement](), _Table[Mapping[str, str]]()
+    requirements, offering_labels = _Table[Requirement](), _Table[Mapping[str, str]]()
     surcharges = _Table[Surcharges]()
     distinct, lists = _Table[InstanceType](), _Table[Sequence[InstanceType]]()
-    pools = {pool: lists.place(sold) for pool, sold in types.items()}
-    members = [[distinct.place(one) for one in sold] for sold in lists.values]
+    pools = {pool: lists.index_of(sold) for pool, sold in types.items()}
+    members = [[distinct.index_of(one) for one in sold] for sold in lists.values]
     rows = [
         (
             one.name,
-            [requirements.place(requirement) for requirement in one.requirements],
+            [requirements.index_of(requirement) for requirement in one.requirements],
             [
                 (
-                    places.place(offering.requirements),
+                    offering_labels.index_of(offering.requirements),
                     offering.instance_price,
                     offering.available,
                     offering.reservation_capacity,
                     offering.price_overlaid,
                     offering.is_full,
-                    surcharges.place(offering.surcharges),
+                    surcharges.index_of(offering.surcharges),
                 )
                 for offering in one.offerings
             ],
@@ -132,7 +132,7 @@ def _write(types: InstanceTypes) -> bytes:
         for one in distinct.values
     ]
     return msgspec.msgpack.encode(
-        (requirements.values, places.values, surcharges.values, rows, members, pools)
+        (requirements.values, offering_labels.values, surcharges.values, rows, members, pools)
     )
 
 
@@ -140,11 +140,11 @@ def _type(written: _WrittenType, tables: _Written) -> InstanceType:
     """Return an instance type from its row, with objects of the tables."""
     return InstanceType(
         name=written.name,
-        requirements=tuple([tables.requirements[place] for place in written.requirements]),
+        requirements=tuple([tables.requirements[index] for index in written.requirements]),
         offerings=tuple(
             [
                 Offering(
-                    tables.places[one.requirements],
+                    tables.offering_labels[one.requirements],
                     one.instance_price,
                     one.available,
                     one.reservation_capacity,

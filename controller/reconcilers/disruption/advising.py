@@ -1,8 +1,8 @@
 """Commands in the modes `observe` and `recommend`, which Joiner does not begin at once.
 
 Joiner validates each advised command again whenever the cluster changes, and withdraws it when it
-is no longer valid. Advised commands consume budgets as if they had begun, so the next decision
-chooses other nodes.
+is no longer valid. Advised commands consume budgets as if they were in progress, so the next
+decision chooses other nodes.
 """
 
 from __future__ import annotations

@@ -242,14 +242,14 @@ class Disruptor(PortUser):
         pools, types = problem.node_pools.values(), problem.snapshot.instance_types
         alone = with_reservations(self.cluster, pools, types)
         shared = iter(with_shared_launches(nodes, self.clock(), alone=alone))
-        begun = [
+        started = [
             await self.orchestrator.begin(
                 replace(command, replacements=tuple(islice(shared, len(command.replacements)))),
                 problem,
             )
             for command in commands
         ]
-        return AT_ONCE if any(begun) else RETRY
+        return AT_ONCE if any(started) else RETRY
 
     # Events and metrics.
 

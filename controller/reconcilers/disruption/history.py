@@ -106,10 +106,10 @@ class History(PortUser):
         else:
             self._records[record] = written
 
-    async def begun(
+    async def record_start(
         self, command: Command, replacements: Sequence[NodeClaim], record: str = ""
     ) -> str:
-        """Record that a command began; returns the Disruption's name, empty if it was not created.
+        """Record the start of a command; returns the Disruption's name, empty if not created.
 
         `record` is the name of the command's proposal, if there is one.
         """
@@ -128,7 +128,7 @@ class History(PortUser):
         await self._changed(known, with_status(known, **_fields(status)))
         return record
 
-    async def ended(self, record: str, *, failed: bool, why: str = "") -> None:
+    async def record_end(self, record: str, *, failed: bool, why: str = "") -> None:
         """Record that a command ended; `failed`: some of its nodes were not disrupted."""
         known = self._records.get(record)
         if known is None:
@@ -234,7 +234,7 @@ class History(PortUser):
         claims = [self.cluster.get(NODE_CLAIM, name) for name in record.spec.node_claims]
         stay = [claim for claim in claims if claim is not None and not claim.metadata.is_deleting]
         why = "the controller replica that began it stopped" if stay else ""
-        await self.ended(record.metadata.name, failed=bool(stay), why=why)
+        await self.record_end(record.metadata.name, failed=bool(stay), why=why)
 
     async def _created(self, spec: DisruptionSpec, status: DisruptionStatus) -> str:
         name = new_name(f"{spec.reason.lower()}-")
@@ -334,8 +334,8 @@ class History(PortUser):
         )
         ended = [record for record in ended if record.status.balance != self._balance]
         surplus = max(len(ended) - MOST_KEPT, 0)
-        for place, record in enumerate(ended):
-            if place < surplus or now - (record.status.ended_at or now) > _kept_for(record):
+        for index, record in enumerate(ended):
+            if index < surplus or now - (record.status.ended_at or now) > _kept_for(record):
                 await self._delete(record)
 
     async def _delete(self, record: Disruption) -> None:
@@ -367,9 +367,9 @@ def _waits(record: Disruption) -> bool:
 
 
 def _is_unfinished(record: Disruption) -> bool:
-    """Whether a command had begun, or was about to."""
-    unbegun = record.status.state == "Proposed" and record.spec.mode == Mode.ACT.value
-    return unbegun or record.status.state == "Underway"
+    """Whether a command was in progress, or about to start."""
+    not_started = record.status.state == "Proposed" and record.spec.mode == Mode.ACT.value
+    return not_started or record.status.state == "Underway"
 
 
 def _kept_for(record: Disruption) -> timedelta:

@@ -3,7 +3,7 @@
 The controller first marks the nodes of a command: with a taint, so that kube-scheduler binds no pod
 there, and with the condition `DisruptionReason` on the NodeClaim. Then it creates the replacements,
 and deletes the NodeClaims once they are initialized. A mark is valid only while its command is in
-flight: begun by this process, or recorded by an earlier leader. In every round the controller
+flight: started by this process, or recorded by an earlier leader. In every round the controller
 removes all other marks, such as those of a failed write, a failed deletion or a crash.
 """
 
@@ -219,7 +219,7 @@ class Orchestrator(PortUser):
             for name, pods in self._expected(in_flight):
                 self.writer.expect(name, pods, NOMINATED_FOR)
             await self._report_launching(in_flight)
-            in_flight.record = await self.history.begun(
+            in_flight.record = await self.history.record_start(
                 in_flight.command, in_flight.replacements, record
             )
         in_flight.left = marked
@@ -280,7 +280,7 @@ class Orchestrator(PortUser):
                 if in_flight.failed and not in_flight.left:
                     self.metrics.failed(in_flight.command)
                 if not in_flight.left:
-                    await self.history.ended(
+                    await self.history.record_end(
                         in_flight.record, failed=in_flight.failed, why=in_flight.why
                     )
             self._in_flight = [one for one in self._in_flight if one.left]
@@ -324,8 +324,8 @@ class Orchestrator(PortUser):
             log.info("node changed before its reboot; deciding again", extra=fields)
             return False
         self.metrics.decided(command)
-        name = await self.history.begun(command, (), record)
-        await self.history.ended(name, failed=False)
+        name = await self.history.record_start(command, (), record)
+        await self.history.record_end(name, failed=False)
         return True
 
     # Replacements.

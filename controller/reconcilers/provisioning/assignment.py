@@ -44,8 +44,8 @@ def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
     for owner, keys in spread.items():
         turns = _in_turns([want[owner] for want in wanted], [_domain(node, keys) for node in nodes])
         mine = (key for key, each in owner_of.items() if each == owner)
-        for place, key in zip(turns, mine, strict=True):
-            shares[place][owner].append(key)
+        for index, key in zip(turns, mine, strict=True):
+            shares[index][owner].append(key)
     return [
         replace(
             node,
@@ -68,25 +68,25 @@ def _shares(
     """
     shares: list[Mapping[str, deque[str]]] = [defaultdict(deque) for _ in wanted]
     alike: defaultdict[frozenset[str], list[int]] = defaultdict(list)
-    for place in sorted(range(len(wanted)), key=lambda place: (wanted[place].total(), -place)):
-        alike[frozenset(wanted[place])].append(place)
-    begun: defaultdict[str, deque[int]] = defaultdict(deque)
+    for index in sorted(range(len(wanted)), key=lambda index: (wanted[index].total(), -index)):
+        alike[frozenset(wanted[index])].append(index)
+    partly_filled: defaultdict[str, deque[int]] = defaultdict(deque)
     for key, owner in owner_of.items():
-        if not begun[owner]:
+        if not partly_filled[owner]:
             owners = max(
-                (owners for owners, places in alike.items() if owner in owners and places),
+                (owners for owners, indices in alike.items() if owner in owners and indices),
                 key=lambda owners: (
-                    sum(not begun[each] for each in owners),
+                    sum(not partly_filled[each] for each in owners),
                     wanted[alike[owners][-1]].total(),
                 ),
             )
-            place = alike[owners].pop()
+            index = alike[owners].pop()
             for each in owners:
-                begun[each].append(place)
-        place = begun[owner][0]
-        shares[place][owner].append(key)
-        if len(shares[place][owner]) == wanted[place][owner]:
-            begun[owner].popleft()
+                partly_filled[each].append(index)
+        index = partly_filled[owner][0]
+        shares[index][owner].append(key)
+        if len(shares[index][owner]) == wanted[index][owner]:
+            partly_filled[owner].popleft()
     return shares
 
 
@@ -111,14 +111,14 @@ def _in_turns(wanted: Sequence[int], domains: Sequence[tuple[str, ...]]) -> list
     The first pod of every node comes first, because it can be nominated for the node.
     """
     slots: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
-    for place, many in enumerate(wanted):
-        slots[domains[place]].extend((number, place) for number in range(many))
+    for index, many in enumerate(wanted):
+        slots[domains[index]].extend((number, index) for number in range(many))
     turns = [
-        (turn, number > 0, place)
+        (turn, number > 0, index)
         for of_domain in slots.values()
-        for turn, (number, place) in enumerate(sorted(of_domain))
+        for turn, (number, index) in enumerate(sorted(of_domain))
     ]
-    return [place for _, _, place in sorted(turns)]
+    return [index for _, _, index in sorted(turns)]
 
 
 def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:

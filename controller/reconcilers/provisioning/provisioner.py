@@ -407,7 +407,7 @@ def _promised(node: StateNode) -> StateNode:
     if claim is None or node.node is not None or node.provider_id:
         return node
     asked = claim.spec.resources.requests
-    settled = {
+    fixed_labels = {
         r.key: r.values[0]
         for r in claim.spec.requirements
         if r.operator == "In" and len(r.values) == 1
@@ -415,7 +415,7 @@ def _promised(node: StateNode) -> StateNode:
     promised = msgspec.structs.replace(
         claim,
         metadata=msgspec.structs.replace(
-            claim.metadata, labels={**settled, **claim.metadata.labels}
+            claim.metadata, labels={**fixed_labels, **claim.metadata.labels}
         ),
         status=msgspec.structs.replace(claim.status, allocatable=asked),
     )

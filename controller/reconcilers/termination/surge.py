@@ -43,10 +43,10 @@ class Surge(PortUser):
         """Restart the pod's Deployment once; returns whether to wait until it replaces the pod."""
         if not surges(pod):
             return False
-        begun = self._until.setdefault(node.metadata.uid, {})
-        until = begun.get(pod.metadata.uid)
+        until_by_pod = self._until.setdefault(node.metadata.uid, {})
+        until = until_by_pod.get(pod.metadata.uid)
         if until is None:
-            until = begun[pod.metadata.uid] = await self._rolled(pod, node)
+            until = until_by_pod[pod.metadata.uid] = await self._rolled(pod, node)
         return self.clock() < until
 
     def forget(self, node: Node) -> None:

@@ -153,10 +153,10 @@ class Terminator(PortUser):
         await self._restart_gangs(node, lost)
         if _holds(self._current(claim), INSTANCE_TERMINATING):
             return True
-        has_settled = _holds(claim, DRAINED) or self.clock() - progress.tainted_at >= TAINT_DELAY
+        is_taint_seen = _holds(claim, DRAINED) or self.clock() - progress.tainted_at >= TAINT_DELAY
         if not drain.is_done:
             await self._report_waiting(node, len(drain.waiting))
-        if not drain.is_done or not has_settled:
+        if not drain.is_done or not is_taint_seen:
             # The message does not name pods: each pod would cost a write of the status.
             await self._set(claim, DRAINED, "Unknown", reason="Draining", message="Draining")
             return False

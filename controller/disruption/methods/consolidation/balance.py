@@ -36,7 +36,10 @@ class Totals:
         snapshot, pools = problem.snapshot, problem.node_pools.items()
         settings = problem.settings
         types = {
-            name: {kind.name: kind for kind in snapshot.instance_types.get(name, ())}
+            name: {
+                instance_type.name: instance_type
+                for instance_type in snapshot.instance_types.get(name, ())
+            }
             for name, pool in pools
             if pool.spec.disruption.consolidation_policy == BALANCED
         }

@@ -41,7 +41,7 @@ def cost_of_left_over(
         for candidate in command.candidates
     ]
     named = [
-        (command, [f"{number}-{place}" for place in range(len(command.replacements))])
+        (command, [f"{number}-{index}" for index in range(len(command.replacements))])
         for number, command in enumerate(ordered)
     ]
     born = {name for _, names in named for name in names}

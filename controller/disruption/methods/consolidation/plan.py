@@ -107,15 +107,15 @@ class Plan:
         for node in np.flatnonzero(self.model.candidate & ~kept).tolist():
             left += self.present[node]
             self._clear(node)
-        members = [np.flatnonzero(kept & (group == place)) for place in range(flow.shape[1])]
+        members = [np.flatnonzero(kept & (group == index)) for index in range(flow.shape[1])]
         for number in self.order[left[self.order] > 0].tolist():
-            for place in np.argsort(-flow[number], kind="stable").tolist():
+            for index in np.argsort(-flow[number], kind="stable").tolist():
                 # The flow is fractional: half a pod or more becomes a whole one. The groups come by
                 # descending flow, so all further groups receive less.
-                wanted = min(int(np.ceil(flow[number, place] - 1e-6)), int(left[number]))
-                if wanted <= 0 or flow[number, place] < 0.5:
+                wanted = min(int(np.ceil(flow[number, index] - 1e-6)), int(left[number]))
+                if wanted <= 0 or flow[number, index] < 0.5:
                     break
-                missing = self._place_among(number, wanted, members[place])
+                missing = self._place_among(number, wanted, members[index])
                 left[number] -= wanted - missing
         for number in self.order[left[self.order] > 0].tolist():
             self._buy(number, self._place(number, int(left[number]), kept))
@@ -149,8 +149,8 @@ class Plan:
                 # destinations, because the capacity that they free helps other pods most.
                 hosts, guests = self._receivers(number)
                 dear = self._capacity_price[hosts] @ model.sizes[number]
-                for place in np.argsort(-dear, kind="stable").tolist():
-                    host, back = int(hosts[place]), min(wanted, int(guests[place]))
+                for index in np.argsort(-dear, kind="stable").tolist():
+                    host, back = int(hosts[index]), min(wanted, int(guests[index]))
                     self._put(host, number, -back)
                     touched[host] = True
                     wanted -= back
@@ -215,9 +215,9 @@ class Plan:
     def empty(self, names: Collection[str]) -> None:
         """Remove the named nodes that still stay, without choosing destinations for their pods."""
         for name in names:
-            place = self.model.index_of.get(name)
-            if place is not None and not self.leaving[place]:
-                self._clear(place)
+            index = self.model.index_of.get(name)
+            if index is not None and not self.leaving[index]:
+                self._clear(index)
 
     def place(self, number: int, count: int, node: int) -> int:
         """Place pods of a class on a node; return the number of pods that do not fit."""
@@ -273,13 +273,13 @@ class Plan:
 
     def _put_all(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
         """Place pods on their destinations as far as they fit; return the keys of the others."""
-        class_of, places = self.model.class_of, self.model.index_of
+        class_of, index_of = self.model.class_of, self.model.index_of
         wanted: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
         without_destination: set[str] = set()
         for name, keys in moves.items():
             for key in keys:
-                if name in places and key in class_of:
-                    wanted[places[name], class_of[key]].append(key)
+                if name in index_of and key in class_of:
+                    wanted[index_of[name], class_of[key]].append(key)
                 else:
                     without_destination.add(key)
         left = sorted(wanted.items(), key=lambda item: (self._rank[item[0][1]], item[0][0]))
@@ -339,9 +339,9 @@ class Plan:
             if many > 0:
                 hosts_of[number] += [model.names[node]] * many
         destinations_of: dict[str, str] = {}
-        places, classes = np.nonzero(sources)
+        rows, classes = np.nonzero(sources)
         by_class = np.argsort(classes, kind="stable")
-        nodes, counts = going[places], sources[places, classes]
+        nodes, counts = going[rows], sources[rows, classes]
         for number, pairs in groupby(by_class.tolist(), classes.tolist().__getitem__):
             hosts = iter(hosts_of[number])
             for pair in pairs:
@@ -427,7 +427,7 @@ class Plan:
         order = np.argsort(dear, kind="stable")
         order = order[many[order] > 0]
         enough = int(np.searchsorted(np.cumsum(many[order]), count)) + 1
-        return [int(place) for place in order[:enough]]
+        return [int(index) for index in order[:enough]]
 
     def _fitting(self, number: int, nodes: Indices) -> Indices:
         """Return the number of pods of a class that fit into each node's remaining capacity."""

@@ -141,7 +141,7 @@ def _confirmed(
     """Return the best plan by the arrays, as far as the engine confirms it."""
     plan = searched(model, evictions, relaxation, expired=evaluator.expired)
     going = np.flatnonzero(plan.leaving).tolist()
-    names = frozenset(model.names[place] for place in going)
+    names = frozenset(model.names[index] for index in going)
     destinations = plan.destinations(last=_spot_nodes(evaluator, model))
     result = evaluator.simulation.carried_out(names, destinations)
     if result is None:
@@ -160,7 +160,7 @@ def _by_engine(evaluator: Evaluator, model: ClusterModel) -> ConfirmedPlan:
     """Return a plan with one node that the arrays cannot judge and that the engine confirms."""
     odd = model.present[:, model.intricate].any(axis=1)
     return alone(
-        evaluator, (model.names[place] for place in np.flatnonzero(odd & model.candidate).tolist())
+        evaluator, (model.names[index] for index in np.flatnonzero(odd & model.candidate).tolist())
     )
 
 

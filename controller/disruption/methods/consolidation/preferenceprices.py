@@ -112,12 +112,12 @@ def without_preferences(pod: Pod) -> Pod:
 
 
 def _needed(affinity: Affinity) -> Affinity:
-    kinds = ("node_affinity", "pod_affinity", "pod_anti_affinity")
+    fields = ("node_affinity", "pod_affinity", "pod_anti_affinity")
     return structs.replace(
         affinity,
         **{
-            kind: structs.replace(stated, preferred=[])
-            for kind in kinds
-            if (stated := getattr(affinity, kind)) is not None
+            field: structs.replace(stated, preferred=[])
+            for field in fields
+            if (stated := getattr(affinity, field)) is not None
         },
     )

@@ -110,8 +110,8 @@ class _Program:
             # The component-wise maximum over the nodes rules out most classes; only the others need
             # a comparison with every node.
             open_ = ~holds[:, number] & (free.max(axis=0) >= sizes).all(axis=1)
-            for place in np.flatnonzero(open_).tolist():
-                holds[place, number] = (free >= sizes[place]).all(axis=1).any()
+            for index in np.flatnonzero(open_).tolist():
+                holds[index, number] = (free >= sizes[index]).all(axis=1).any()
         return holds
 
     def _limits(self) -> tuple[Indices, Matrix]:
@@ -120,7 +120,7 @@ class _Program:
         The first value holds class indices. The second (nodes × those classes) is the number of
         further pods that each node admits.
         """
-        limited, places = [], []
+        limited, amounts = [], []
         for number, rules in enumerate(self._model.rules):
             most = None
             for rule in rules.owned:
@@ -132,9 +132,9 @@ class _Program:
                 limited.append(number)
                 allowed = self._model.allowed[:, number] & self._model.takes
                 # A rule that does not count the class admits any number of its pods: at most all.
-                places.append(np.where(allowed, np.minimum(most, self._total[number]), 0.0))
+                amounts.append(np.where(allowed, np.minimum(most, self._total[number]), 0.0))
         shape = (len(self._model.names), len(limited))
-        return np.array(limited, dtype=np.int64), np.array(places).T.reshape(shape)
+        return np.array(limited, dtype=np.int64), np.array(amounts).T.reshape(shape)
 
     def _lay_out(self) -> None:
         """Add the rows, one column per candidate, and one column per class for new nodes.
@@ -231,14 +231,14 @@ class _Program:
         resources = self._sizes.shape[1]
         every = np.arange(len(classes))
         rows = self._first_group_row + groups[:, None] * resources + np.arange(resources)
-        place = np.full(len(self._total), -1)
-        place[self._limited] = np.arange(len(self._limited))
-        limited = np.flatnonzero(place[classes] >= 0)
+        row_of = np.full(len(self._total), -1)
+        row_of[self._limited] = np.arange(len(self._limited))
+        limited = np.flatnonzero(row_of[classes] >= 0)
         self._add(
             np.zeros(len(classes)),
             np.full(len(classes), highspy.kHighsInf),
             (every, np.repeat(every, resources), limited),
-            (classes, rows.reshape(-1), self._first_limit_row + place[classes[limited]]),
+            (classes, rows.reshape(-1), self._first_limit_row + row_of[classes[limited]]),
             (np.ones(len(classes)), self._sizes[classes].reshape(-1), np.ones(len(limited))),
         )
 
