@@ -44,7 +44,7 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.options import FeatureGates, gate_disabled
 from infra.cluster.ekscluster import EksCluster
 from infra.config.forms import ConfigError
-from infra.guards.impact import Plan, forecast
+from infra.guards.impact import Plan, expected_impact
 from infra.guards.poolowners import PoolOwners
 from infra.lifecycle.destroying import is_destroying
 from infra.lifecycle.teardown import STACK_ANNOTATION
@@ -109,10 +109,10 @@ class NodePools(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=made),
         )
         if pulumi.runtime.is_dry_run():
-            self._forecast()
+            self._report_impact()
         self.register_outputs({})
 
-    def _forecast(self) -> None:
+    def _report_impact(self) -> None:
         """Report in a preview what the change does to running nodes, if the cluster is known."""
         args, location = self._args, self._args.cluster.known_location
         if location is None:
@@ -126,7 +126,7 @@ class NodePools(pulumi.ComponentResource):
                 has_controller=args.has_controller,
                 is_destroyed=is_destroying(),
             )
-            for line in forecast(location, plan):
+            for line in expected_impact(location, plan):
                 pulumi.log.info(line, self)
 
         authority = {AUTHORITY: args.cluster.certificate_authority}

@@ -208,7 +208,7 @@ class AwsWire:
         answer: dict[str, Any] = await self._through(service, operation, parameters)
         return answer
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         self._is_closed = True
         if self._in_flight:
             await asyncio.wait(self._in_flight)

@@ -90,7 +90,7 @@ async def _run() -> None:
             """Wait until cancelled."""
             await asyncio.Event().wait()
 
-        async def settle(self) -> None:
+        async def shutdown(self) -> None:
             """Return at once, since no work is in progress."""
 
     options = Options.parse([], os.environ)

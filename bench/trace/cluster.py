@@ -315,11 +315,13 @@ class Cluster:
         market = (
             carried[labels.INSTANCE_TYPE], carried[labels.ZONE], carried[labels.CAPACITY_TYPE]
         )  # fmt: skip
-        kind = next(one for one in self.offer() if one.name == market[0])
+        instance_type = next(one for one in self.offer() if one.name == market[0])
         price = next(
-            one.price for one in kind.offerings if (one.zone, one.capacity_type) == market[1:]
+            one.price
+            for one in instance_type.offerings
+            if (one.zone, one.capacity_type) == market[1:]
         )
-        allocatable = kind.allocatable
+        allocatable = instance_type.allocatable
         size = Size(
             allocatable[CPU] - self._daemon[CPU], allocatable[MEMORY] - self._daemon[MEMORY]
         )

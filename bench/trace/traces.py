@@ -68,11 +68,11 @@ def _deployments(
         replicas = min(left, max(2, int(chance.lognormvariate(2.7, 0.8))))
         left -= replicas
         cpu = chance.choice((250, 500, 500, 1000, 1000, 2000))
-        kind = chance.random()
+        draw = chance.random()
         selector: dict[str, str] = {}
         if mixed and chance.random() < 0.25:
             selector[CAPACITY_TYPE] = labels.ON_DEMAND
-        elif kind > 0.9:
+        elif draw > 0.9:
             selector[ARCH] = "amd64"
         found.append(
             Workload(
@@ -81,8 +81,8 @@ def _deployments(
                 memory=cpu * chance.choice((1, 2, 4, 4, 8)),
                 replicas=replicas,
                 selector=selector,
-                spread=kind < 0.12,
-                apart=0.12 <= kind < 0.18 and replicas <= 12,
+                spread=draw < 0.12,
+                apart=0.12 <= draw < 0.18 and replicas <= 12,
             )
         )
     return found

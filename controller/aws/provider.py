@@ -266,9 +266,9 @@ class AWSCloudProvider:
             if self._shifts_zones:
                 tasks.create_task(self._every(SHIFT_PERIOD, self._shift.refresh))
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress."""
-        await self.aws.settle()
+        await self.aws.shutdown()
 
     async def collect_profiles(self) -> None:
         """Delete instance profiles that no EC2NodeClass and no instance uses."""

@@ -128,9 +128,9 @@ class Paced:
         """Make a call that may take long; no EC2 operation does."""
         return await self._aws.waiting_call(service, operation, **parameters)
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress."""
-        await self._aws.settle()
+        await self._aws.shutdown()
 
     async def _admitted(self, operation: str, parameters: Mapping[str, Any]) -> Bucket:
         bucket = self._calls.get(operation)

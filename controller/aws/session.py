@@ -54,9 +54,9 @@ class Aws(Protocol):
         """Make a call page by page; return the items under `key` of all pages."""
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make one call that may take long; `settle` does not wait for it."""
+        """Make one call that may take long; `shutdown` does not wait for it."""
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress to end."""
 
 
@@ -88,9 +88,9 @@ class ReadOnly:
         _refuse_writes(operation)
         return await self._aws.waiting_call(service, operation, **parameters)
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Wait for the calls in progress."""
-        await self._aws.settle()
+        await self._aws.shutdown()
 
 
 def _refuse_writes(operation: str) -> None:
@@ -150,7 +150,7 @@ class Session:
         loop = asyncio.get_running_loop()
         response: asyncio.Future[dict[str, Any]] = loop.create_future()
 
-        def settle(result: dict[str, Any] | None, error: CloudProviderError | None) -> None:
+        def resolve(result: dict[str, Any] | None, error: CloudProviderError | None) -> None:
             if response.done():
                 return
             if error is not None:
@@ -166,12 +166,12 @@ class Session:
                 error = exc
             # If the event loop is closed, the response is dropped.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, result, error)
+                loop.call_soon_threadsafe(resolve, result, error)
 
         threading.Thread(target=work, name=f"aws-{operation}", daemon=True).start()
         return await response
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress, so that none reaches AWS later.
 
         It does not wait for calls of `waiting_call`, which change nothing.

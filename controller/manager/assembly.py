@@ -81,7 +81,7 @@ class RunningCloud(CloudProvider, Protocol):
     async def run(self) -> None:
         """Refresh the data until cancelled."""
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Start no further calls, and wait for those in progress.
 
         Nothing changes in the cloud afterwards.
@@ -209,7 +209,7 @@ class Assembly:
                 await self._nudges.everything(self._pace)
         finally:
             self._is_acting = False
-            await self._cloud.settle()
+            await self._cloud.shutdown()
 
     def notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
         """Update the metrics for a change, and nudge the reconcilers that it concerns.

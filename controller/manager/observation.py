@@ -44,7 +44,7 @@ class ObservingAssembly:
                 for pod in self._cluster.pending_pods():
                     self._batch_window.nudge(pod.metadata.uid)
         finally:
-            await self._cloud.settle()
+            await self._cloud.shutdown()
 
     def notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
         """Update the pod metrics, and start a batch if the pod has become pending.

@@ -172,13 +172,13 @@ AccessEntries = Annotated[
     ),
 ]
 
-HOLDINGS = ("cluster", "nodeRole", "controllerRole", "queue")
+CREATED_OR_EXISTING = ("cluster", "nodeRole", "controllerRole", "queue")
 """Settings that choose whether the stack creates a resource or uses an existing one."""
 
-_CONFIRMED = (*HOLDINGS, "nodePools")
+_CONFIRMED = (*CREATED_OR_EXISTING, "nodePools")
 Confirmed = Annotated[str, Form("|".join(_CONFIRMED), f"any of {', '.join(_CONFIRMED)}")]
 
-_STAYING = (*HOLDINGS, "nodes")
+_STAYING = (*CREATED_OR_EXISTING, "nodes")
 Staying = Annotated[str, Form("|".join(_STAYING), f"any of {', '.join(_STAYING)}")]
 
 

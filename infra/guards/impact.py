@@ -68,7 +68,7 @@ class Plan:
     """Whether the stack is being destroyed instead of changed."""
 
 
-def forecast(location: ClusterLocation, plan: Plan) -> list[str]:
+def expected_impact(location: ClusterLocation, plan: Plan) -> list[str]:
     """Return lines for the preview: what the plan does to the cluster's nodes."""
     try:
         cluster = ClusterApi.find(location)

@@ -57,7 +57,7 @@ class Identities:
     clock: Clock = field(default_factory=lambda: time)
     say: Callable[[str], None] = say
 
-    def settle(self) -> None:
+    def ensure_credentials(self) -> None:
         """Wait until new pods get credentials, then delete pods that were created without."""
         if self.cluster.get(WEBHOOK) is None or not self._wait(given=True):
             return
@@ -149,7 +149,7 @@ class _PodIdentityProvider(StatefulProvider):
     identity = ("cluster_name", "namespace", "service_account")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        _of(props).settle()
+        _of(props).ensure_credentials()
         return super().create(props)
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
@@ -158,7 +158,7 @@ class _PodIdentityProvider(StatefulProvider):
         return found
 
     def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
-        _of(news).settle()
+        _of(news).ensure_credentials()
         return super().update(_id, olds, news)
 
 

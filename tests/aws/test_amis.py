@@ -46,7 +46,7 @@ class Published:
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         raise NotImplementedError
 
-    async def settle(self) -> None: ...
+    async def shutdown(self) -> None: ...
 
 
 class Cluster:

@@ -46,7 +46,7 @@ class Answering:
     async def pages(self, service: str, operation: str, key: str, **parameters: Any) -> Any:
         return await self.call(service, operation, **parameters)
 
-    async def settle(self) -> None: ...
+    async def shutdown(self) -> None: ...
 
 
 def refuse() -> Any:

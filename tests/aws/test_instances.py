@@ -256,7 +256,7 @@ class Refusing:
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         raise NotImplementedError
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """No command is in flight."""
 
 

@@ -174,7 +174,7 @@ class Queue:
     ) -> list[dict[str, Any]]:
         return []
 
-    async def settle(self) -> None: ...
+    async def shutdown(self) -> None: ...
 
 
 async def test_a_failing_receiver_hides_no_message_of_the_other_receivers() -> None:

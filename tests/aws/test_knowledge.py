@@ -59,7 +59,7 @@ class Scripted:
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         return await self.call(service, operation, **parameters)
 
-    async def settle(self) -> None: ...
+    async def shutdown(self) -> None: ...
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any

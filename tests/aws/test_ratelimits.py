@@ -51,7 +51,7 @@ class Clocked:
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         return await self.call(service, operation, **parameters)
 
-    async def settle(self) -> None: ...
+    async def shutdown(self) -> None: ...
 
     def times(self, operation: str = "") -> list[float]:
         """Return the times of the calls, in seconds since the first call."""

@@ -192,11 +192,11 @@ async def test_after_settling_no_call_reaches_aws() -> None:
         call.cancel()
     await asyncio.wait(calls)
 
-    settling = asyncio.create_task(session.settle())
+    stopping = asyncio.create_task(session.shutdown())
     await asyncio.sleep(0)
-    assert not settling.done()
+    assert not stopping.done()
     session.gate.set()
-    await settling
+    await stopping
 
     assert session.landed == ["create"], "what had not begun never will"
     with pytest.raises(UnreachableError):

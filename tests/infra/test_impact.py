@@ -15,7 +15,7 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from infra.clusterapi import ClusterLocation
-from infra.guards.impact import Node, Plan, Prices, forecast, lines, nodes_of
+from infra.guards.impact import Node, Plan, Prices, expected_impact, lines, nodes_of
 from infra.nodepools import default_manifests, replace_placeholders
 
 STACK = "organization/joiner/dev"
@@ -139,7 +139,7 @@ def test_nodeclaims_of_other_controllers_are_not_reported() -> None:
 
 @pytest.mark.usefixtures("entries")
 def test_a_silent_cluster_is_reported() -> None:
-    (line,) = forecast(HERE, plan())
+    (line,) = expected_impact(HERE, plan())
 
     assert line == "the effect of this change on nodes is unknown: no answer from joiner"
 

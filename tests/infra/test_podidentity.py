@@ -65,8 +65,8 @@ class Eks:
     def delete(self, path: str) -> None:
         self.pods = [each for each in self.pods if f"{PODS}/{each['metadata']['name']}" != path]
 
-    def settle(self) -> None:
-        self.identities.settle()
+    def ensure_credentials(self) -> None:
+        self.identities.ensure_credentials()
 
     @property
     def identities(self) -> Identities:
@@ -82,7 +82,7 @@ class Eks:
 def test_the_first_pod_starts_after_eks_serves_the_association() -> None:
     eks = Eks(seen_after=7)
 
-    eks.settle()
+    eks.ensure_credentials()
 
     assert eks.now == 8
     assert eks.said == []
@@ -114,7 +114,7 @@ def test_only_pods_that_started_too_early_are_restarted() -> None:
     other = pod("other", identity=False, account="coredns")
     eks = Eks(seen_after=3, pods=[early, late, other])
 
-    eks.settle()
+    eks.ensure_credentials()
 
     assert eks.pods == [late, other]
     assert "deleting pod early, which started without credentials" in eks.said[0]
@@ -123,7 +123,7 @@ def test_only_pods_that_started_too_early_are_restarted() -> None:
 def test_no_pod_is_restarted_while_it_would_again_lack_its_identity() -> None:
     eks = Eks(seen_after=PATIENCE_SECONDS * 2, pods=[pod("early", identity=False)])
 
-    eks.settle()
+    eks.ensure_credentials()
 
     assert len(eks.pods) == 1
     assert "check that its Pod Identity association exists" in eks.said[0]
@@ -135,7 +135,7 @@ def test_no_pod_is_restarted_while_it_would_again_lack_its_identity() -> None:
 def test_without_information_about_the_agent_nothing_waits(eks: Eks) -> None:
     eks.pods = [pod("early", identity=False)]
 
-    eks.settle()
+    eks.ensure_credentials()
 
     assert eks.now == 0
     assert len(eks.pods) == 1

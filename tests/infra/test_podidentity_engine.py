@@ -51,13 +51,13 @@ def test_pods_older_than_their_association_are_restarted_with_credentials(
     )
     assert not identities.is_given
 
-    identities.settle()
+    identities.ensure_credentials()
 
     assert identities.is_given
     (made_again,) = running_pods(cluster, 1, but=born_early)
     assert has_identity(made_again)
     assert any(born_early["metadata"]["name"] in line for line in said)
-    identities.settle()
+    identities.ensure_credentials()
     (stayed,) = running_pods(cluster, 1)
     assert stayed["metadata"]["uid"] == made_again["metadata"]["uid"]
 

@@ -24,7 +24,7 @@ if __name__ == "__main__":
             """Wait until cancelled."""
             await asyncio.Event().wait()
 
-        async def settle(self) -> None:
+        async def shutdown(self) -> None:
             """Return at once: no work is in progress."""
 
     options = Options.parse(sys.argv[1:], os.environ)

@@ -162,7 +162,7 @@ async def test_the_controller_stops_only_after_cloud_calls_in_progress() -> None
     task.cancel()
     await asyncio.wait([task])
 
-    assert world.cloud.is_settled
+    assert world.cloud.is_shut_down
 
 
 async def test_disruption_runs_at_once_when_a_node_becomes_consolidatable(

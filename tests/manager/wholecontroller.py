@@ -47,16 +47,16 @@ def clock() -> datetime:
 
 
 class LivingCloud(FakeCloud):
-    is_settled = False
+    is_shut_down = False
 
     async def start(self) -> None: ...
 
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         await asyncio.sleep(1)
-        self.is_settled = True
+        self.is_shut_down = True
 
 
 async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:

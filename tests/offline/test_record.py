@@ -42,12 +42,12 @@ class InstanceTypeSource:
 
     def __init__(self, sold: World) -> None:
         self._sold = from_rows(sold["instanceTypes"])
-        self.is_settled = False
+        self.is_shut_down = False
 
     async def start(self) -> None: ...
 
-    async def settle(self) -> None:
-        self.is_settled = True
+    async def shutdown(self) -> None:
+        self.is_shut_down = True
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
@@ -220,7 +220,7 @@ async def test_unreadable_kinds_are_reported_and_left_out() -> None:
         "cannot list csinodes" in sentence and "not allowed" in sentence for sentence in said
     )
     assert any("no credentials" in sentence for sentence in said)
-    assert market.is_settled
+    assert market.is_shut_down
     assert load(written).node_pools
     assert re.search("pods: 1", "\n".join(said))
 

@@ -239,7 +239,7 @@ class Scene:
         def settled() -> frozenset[str] | None:
             nodes, claims = self.of_pool(pool), self.claims_of(pool)
             names = frozenset(_name(c) for c in claims)
-            is_settled = (
+            is_stable = (
                 len(self.ready(app)) == len(self.of_app(app)) == pods
                 and self.under(app) == names
                 and len(claims) == len(nodes)
@@ -247,7 +247,7 @@ class Scene:
                 and self.present(names) == names
                 and not any(map(is_going, nodes))
             )
-            return names if is_settled else None
+            return names if is_stable else None
 
         pods_at_rest = await self.until(f"{pods} pods of {app} are at rest in {pool}", settled)
         assert pods_at_rest is not None

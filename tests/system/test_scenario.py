@@ -17,7 +17,7 @@ from tests.system.region import Region, running_region
 
 pytestmark = pytest.mark.system
 
-SETTLING = {"settling": 0.5, "tagging": 1.5, "associating": 3.0}
+DELAYS = {"visible_after": 0.5, "tagging": 1.5, "associating": 3.0}
 """Seconds until a new resource, its tags, and its association become visible.
 
 An association counts as visible once new pods get its identity.
@@ -31,7 +31,7 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
     """Yield a region whose account is empty."""
     place = tmp_path_factory.mktemp("system") / "region"
     with running_region(place, has_eks_cluster=False) as running:
-        running.cloud.change_settings(**SETTLING)
+        running.cloud.change_settings(**DELAYS)
         running.cloud.limit_pages(LARGEST_PAGE)
         yield running
 

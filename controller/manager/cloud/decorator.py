@@ -29,9 +29,9 @@ class CloudDecorator:
         """Refresh the data until cancelled."""
         await self._cloud.run()
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Start no further calls, and wait for those in progress."""
-        await self._cloud.settle()
+        await self._cloud.shutdown()
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None

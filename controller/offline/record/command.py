@@ -105,7 +105,7 @@ class InstanceTypeSource(Protocol):
     async def start(self) -> None:
         """Load the data that every call needs."""
 
-    async def settle(self) -> None:
+    async def shutdown(self) -> None:
         """Wait for pending calls."""
 
     async def instance_types(
@@ -332,7 +332,7 @@ async def instance_types_of(
         report(f"cannot read instance types; the world will have none: {error}")
         return []
     finally:
-        await source.settle()
+        await source.shutdown()
     is_one_list = len(offers) == 1 and not others
     return [
         to_row(instance_type, node_pools=() if is_one_list else pools)

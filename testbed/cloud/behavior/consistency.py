@@ -1,6 +1,6 @@
 """Eventual consistency of EC2 and IAM: new resources are not visible at once.
 
-Off by default. `Settings.settling` is the delay in seconds until a new instance, launch
+Off by default. `Settings.visible_after` is the delay in seconds until a new instance, launch
 template, network resource, role, instance profile or policy becomes visible. Until then:
 
 - the answer of the creating call names the resource;
@@ -56,17 +56,17 @@ NOT_FOUND: Final[Mapping[str, str]] = {
 def made_by(world: World, call: Call, response: Response) -> None:
     """Record the resource that a call to moto created, so that it becomes visible with a delay.
 
-    Does nothing unless a test sets `Settings.settling` or `Settings.tagging`.
+    Does nothing unless a test sets `Settings.visible_after` or `Settings.tagging`.
     """
-    if not (world.settings.settling or world.settings.tagging):
+    if not (world.settings.visible_after or world.settings.tagging):
         return
     if call.service == "iam" and call.operation in IN_IAM:
-        world.settle(call.require(IN_IAM[call.operation]))
+        world.delay_visibility(call.require(IN_IAM[call.operation]))
     elif call.service == "ec2" and call.operation in IN_EC2:
         made: Any = read_result(call, response)
         for key in IN_EC2[call.operation]:
             made = made[key]
-        world.settle(made)
+        world.delay_visibility(made)
         tags = dict(world.tags(made))
         world.untag(made)
         world.tag(made, tags)

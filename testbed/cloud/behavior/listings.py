@@ -1,7 +1,7 @@
 """List operations that moto answers, with AWS's paging and eventual consistency.
 
 moto returns most listings whole, or in pages of its own size. If a test sets a smaller page
-size (`World.largest_page`), or a resource is not visible yet (`settling`), this module reads
+size (`World.largest_page`), or a resource is not visible yet (`visible_after`), this module reads
 the listing from moto to its end and pages the result itself.
 """
 

@@ -74,7 +74,7 @@ def _seen(world: World) -> list[Instance]:
 def begin(world: World, instance: Instance) -> None:
     """Add an instance to the region as pending; it runs after `Settings.pending` seconds."""
     world.instances[instance.identity] = instance
-    world.settle(instance.identity)
+    world.delay_visibility(instance.identity)
     touch(world, instance)
     events.state_changed(world, instance.identity, "pending")
     world.timers.after(world.settings.pending, lambda: _move(world, instance, "pending", "running"))

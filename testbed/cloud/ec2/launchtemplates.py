@@ -120,7 +120,7 @@ def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
     )
     template.versions.append(Version(1, data, call.get("VersionDescription"), template.created))
     world.launch_templates[template.identity] = template
-    world.settle(template.identity)
+    world.delay_visibility(template.identity)
     world.tag(template.identity, tags_for(call.get("TagSpecifications"), "launch-template"))
     return {"LaunchTemplate": as_api(world, template)}
 

@@ -71,7 +71,7 @@ def create_pod_identity_association(world: World, call: Call) -> Mapping[str, An
         "disableSessionTags": bool(call.get("disableSessionTags", False)),
     }
     world.clusters.associations[identity] = association
-    world.settle(identity, world.settings.associating)
+    world.delay_visibility(identity, world.settings.associating)
     return {"association": association}
 
 

@@ -38,7 +38,7 @@ class Settings:
     terminated_visible: float = 60.0
     """How long EC2 still describes a terminated instance; 1 h in AWS."""
 
-    settling: float = 0.0
+    visible_after: float = 0.0
     """From the creation of an EC2 or IAM resource until calls can see it (see `consistency`).
 
     Seconds in AWS; 0 here unless a test sets it.
@@ -169,9 +169,9 @@ class World:
     seeded: frozenset[str] = frozenset()
     """The names of every resource that existed at the start."""
 
-    def settle(self, identity: str, seconds: float | None = None) -> None:
-        """Make a new resource visible after a delay in seconds, by default `Settings.settling`."""
-        after = self.settings.settling if seconds is None else seconds
+    def delay_visibility(self, identity: str, seconds: float | None = None) -> None:
+        """Make a new resource visible after a delay in s, by default `Settings.visible_after`."""
+        after = self.settings.visible_after if seconds is None else seconds
         if after:
             self.unseen.add(identity)
             self.timers.after(after, lambda: self.unseen.discard(identity))

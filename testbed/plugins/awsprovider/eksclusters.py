@@ -150,7 +150,7 @@ class Cluster(EksResource):
         wait(lambda: self._status(identity), until=None, what=f"EKS cluster {identity}")
 
 
-class Home(EksResource):
+class ComputeGroup(EksResource):
     """A node group or Fargate profile; its ID is the cluster's name, a colon, and its own name."""
 
     noun: str
@@ -184,7 +184,7 @@ class Home(EksResource):
         wait(lambda: self._status(identity), until=None, what=f"{self.noun} {identity}")
 
 
-class NodeGroup(Home):
+class NodeGroup(ComputeGroup):
     """`aws.eks.NodeGroup`."""
 
     token = "aws:eks/nodeGroup:NodeGroup"
@@ -263,7 +263,7 @@ class NodeGroup(Home):
         self.change_tags_at(self._get(identity)["nodegroupArn"], old, new)
 
 
-class FargateProfile(Home):
+class FargateProfile(ComputeGroup):
     """`aws.eks.FargateProfile`."""
 
     token = "aws:eks/fargateProfile:FargateProfile"

@@ -21,9 +21,9 @@ LONG = 3600.0
 @pytest.fixture
 def late(cloud: Cloud) -> Iterator[Callable[[], None]]:
     """Make new resources visible only when the test says so."""
-    cloud.world.settings.settling = LONG
+    cloud.world.settings.visible_after = LONG
     yield cloud.world.timers.make_all_due
-    cloud.world.settings.settling = Settings().settling
+    cloud.world.settings.visible_after = Settings().visible_after
     cloud.world.timers.make_all_due()
 
 

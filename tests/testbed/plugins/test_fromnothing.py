@@ -25,7 +25,7 @@ pytestmark = pytest.mark.needs("pulumi")
 @pytest.fixture
 def account() -> Iterator[Cloud]:
     """An account with neither network nor cluster, where what is new is seen late."""
-    with Cloud(has_cluster=False, settings=Settings(settling=0.3)) as running:
+    with Cloud(has_cluster=False, settings=Settings(visible_after=0.3)) as running:
         yield running
 
 

@@ -104,7 +104,7 @@ class _Program:
         for number in range(holds.shape[1]):
             free = self._free[self._group == number]
             free = free[distinct_rows(free)[0]]
-            # The node with the most capacity holds most classes, which settles them.
+            # The node with the most capacity holds most classes, which decides for them.
             emptiest = free[free.sum(axis=1).argmax()]
             holds[:, number] = (emptiest >= sizes).all(axis=1)
             # The component-wise maximum over the nodes rules out most classes; only the others need
