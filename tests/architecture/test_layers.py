@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,13 @@ def test_no_module_has_a_meaningless_name_such_as_utils() -> None:
     named = {p.stem for p in modules()} | {p.parent.name for p in modules()}
 
     assert not named & FORBIDDEN
+
+
+def test_no_folder_has_more_than_sixteen_modules() -> None:
+    """A folder with more hides its structure."""
+    folders = Counter(p.parent for p in modules() if p.name != "__init__.py")
+
+    assert [folder for folder, count in folders.items() if count > 16] == []
 
 
 def test_no_module_that_pulumi_puts_on_the_path_shadows_the_standard_library() -> None:
