@@ -40,7 +40,7 @@ class Race:
     """One world: its name, its category, its number of pods, and the function that builds it."""
 
     name: str
-    kind: str
+    category: str
     pods: int
     make: Callable[[], worlds.World]
 
@@ -53,7 +53,7 @@ class Outcome:
     """
 
     name: str
-    kind: str
+    category: str
     pods: int
     limit: float
     karpenter_seconds: float | None
@@ -117,7 +117,7 @@ def run(race: Race, folder: Path, repeat: int, limit: float, fee: float) -> Outc
         theirs = engines.karpenter(world, repeat=repeat, limit=limit)
     return Outcome(
         name=race.name,
-        kind=race.kind,
+        category=race.category,
         pods=race.pods,
         limit=limit,
         karpenter_seconds=theirs.answer["seconds"] if theirs else None,
@@ -193,7 +193,7 @@ def _or_not(figure: float | None, form: str, *, instead: str = "–") -> str:
 
 def totals(outcomes: list[Outcome]) -> Iterator[str]:
     """Yield lines that compare the mixed worlds' total cost with Karpenter's and the bound."""
-    mixed = [o for o in outcomes if o.kind == "mixed"]
+    mixed = [o for o in outcomes if o.category == "mixed"]
     both = [(o.joiner_cost, o.karpenter_cost) for o in mixed if o.karpenter_cost]
     if both:
         ours, theirs = (sum(costs) for costs in zip(*both, strict=True))

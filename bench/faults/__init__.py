@@ -6,7 +6,7 @@
 * `foreign`      objects and instances of other owners in the cluster and in the region
 * `wires`        a process's clients of the API server and of AWS, where faults are injected
 * `replicas`     replicas of the real controller, one of which leads
-* `injection`    the faults by kind and seed, and when they occur
+* `injection`    the faults by name and seed, and when they occur
 * `auditor`      invariants that hold under every fault; shares no code with the controller
 * `campaign`     one run from start to end
 * `runs`         many runs in parallel

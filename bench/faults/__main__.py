@@ -2,7 +2,7 @@
 
     python -m bench.faults --seeds 1-500 [--only KIND] [--pods N] [--gangs N] [--jobs N]
 
-Each seed is one run of one kind of fault. Pods are created, their nodes are replaced, most pods are
+Each seed is one run with one fault. Pods are created, their nodes are replaced, most pods are
 deleted and then all, and faults occur in each phase. The same seed repeats the same run. Prints the
 findings, how to repeat each, and `N runs, F findings`. The exit code is 1 if there are any
 findings.
@@ -17,7 +17,7 @@ import sys
 import time
 
 from bench.faults.campaign import Load
-from bench.faults.injection import KINDS
+from bench.faults.injection import FAULTS
 from bench.faults.runs import outcomes
 
 PODS = 60
@@ -40,8 +40,8 @@ def main() -> int:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1-500"), metavar="1-500")
-    parser.add_argument("--only", choices=list(KINDS), default="", metavar="KIND",
-                        help=f"one of {', '.join(KINDS)}")  # fmt: skip
+    parser.add_argument("--only", choices=list(FAULTS), default="", metavar="FAULT",
+                        help=f"one of {', '.join(FAULTS)}")  # fmt: skip
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")
     parser.add_argument("--gangs", type=int, default=0, help="gangs of six pods, beside them (0)")
     parser.add_argument("--static", type=int, default=0, metavar="NODES",
@@ -56,7 +56,7 @@ def main() -> int:
     for count, outcome in zip(itertools.count(1), every, strict=False):
         found += len(outcome.findings)
         print(
-            f"[{count}/{len(chosen.seeds)}] seed {outcome.seed} {outcome.kind}: "
+            f"[{count}/{len(chosen.seeds)}] seed {outcome.seed} {outcome.fault}: "
             f"{outcome.simulated / 60:.0f} min in {outcome.seconds:.1f} s, "
             f"{len(outcome.findings)} findings",
             flush=True,

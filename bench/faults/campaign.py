@@ -24,7 +24,7 @@ from bench.faults.cluster import (
     allocatable_of,
 )
 from bench.faults.foreign import FOREIGN, SECOND_POOL, ForeignObjects
-from bench.faults.injection import KINDS, PHASES, Phase, Scene
+from bench.faults.injection import FAULTS, PHASES, Phase, Scene
 from bench.faults.processes import Process, ProcessLoop
 from bench.faults.region import CLUSTER, ROLE, SIZES, Region
 from bench.faults.replicas import (
@@ -90,7 +90,7 @@ class Outcome:
     """The result of a run: seconds of wall-clock time, and seconds of virtual time."""
 
     seed: int
-    kind: str
+    fault: str
     findings: Sequence[str]
     seconds: float
     simulated: float
@@ -126,16 +126,16 @@ def make_workloads(load: Load) -> list[Workload]:
 
 
 class Run:
-    """One run of one kind of fault."""
+    """One run of one fault."""
 
-    def __init__(self, seed: int, kind: str, number: int, load: Load) -> None:
+    def __init__(self, seed: int, fault: str, number: int, load: Load) -> None:
         self._loop = asyncio.get_running_loop()
         self._static = load.static
         self._replicas = load.static
-        self.chance = random.Random(f"{seed}/{kind}")
+        self.chance = random.Random(f"{seed}/{fault}")
         # Makes the names of NodeClaims and of history records repeatable.
-        random.seed(f"{seed}/{kind}")
-        self.fault = KINDS[kind](self.chance, number)
+        random.seed(f"{seed}/{fault}")
+        self.fault = FAULTS[fault](self.chance, number)
         self.fault_is_on = False
         self.region = Region(EPOCH, random.Random(f"{seed}/region"))
         self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
@@ -386,7 +386,7 @@ class Run:
         self.scene.foreign.create()
 
 
-def play(seed: int, kind: str, number: int, load: Load) -> Outcome:
+def play(seed: int, fault: str, number: int, load: Load) -> Outcome:
     """Run one seed on its own event loop and return its outcome."""
     began = time.perf_counter()
     FENCES.clear()
@@ -400,14 +400,14 @@ def play(seed: int, kind: str, number: int, load: Load) -> Outcome:
             enter(patch(f"controller.aws.{module}.datetime", moment))
 
         async def course() -> Sequence[str]:
-            return await Run(seed, kind, number, load).play()
+            return await Run(seed, fault, number, load).play()
 
         try:
             findings = loop.run_until_complete(course())
         finally:
             simulated = loop.time()
             _forget(loop)
-    return Outcome(seed, kind, findings, time.perf_counter() - began, simulated)
+    return Outcome(seed, fault, findings, time.perf_counter() - began, simulated)
 
 
 def _forget(loop: ProcessLoop) -> None:

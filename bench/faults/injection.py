@@ -1,4 +1,4 @@
-"""The faults, by kind: in calls, processes, instances and objects."""
+"""The faults, by name: in calls, processes, instances and objects."""
 
 from __future__ import annotations
 
@@ -582,8 +582,8 @@ class Mix(Fault):
 
     def __init__(self, chance: random.Random, number: int) -> None:
         super().__init__(chance, number)
-        names = chance.sample([name for name in KINDS if name != "mix"], 3)
-        self.parts = [KINDS[name](chance, chance.randrange(30)) for name in names]
+        names = chance.sample([name for name in FAULTS if name != "mix"], 3)
+        self.parts = [FAULTS[name](chance, chance.randrange(30)) for name in names]
 
     async def before(self, call: Call) -> None:
         for part in self.parts:
@@ -702,7 +702,7 @@ class PartialFleets(Fault):
         scene.region.most_at_once = 1000
 
 
-KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
+FAULTS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "kill-launch": lambda c, n: Kill(c, n, LAUNCH_STEPS, "launch"),
     "kill-replacement": lambda c, n: Kill(c, n, REPLACEMENT_STEPS, "replacement"),
     "kill-termination": lambda c, n: Kill(c, n, TERMINATION_STEPS, "consolidation", "termination"),

@@ -13,7 +13,7 @@ from threading import Thread
 from unittest.mock import patch
 
 from bench.faults.campaign import Load, Outcome, play
-from bench.faults.injection import KINDS
+from bench.faults.injection import FAULTS
 
 RUNS_PER_PROCESS = 25
 """Runs after which a process is replaced, since it has killed many controllers.
@@ -29,17 +29,17 @@ thread, because there are as many processes as cores.
 """
 
 
-def kind_and_number(seed: int, only: str) -> tuple[str, int]:
-    """Return the kind of a seed's run, and its number among the runs of that kind."""
+def fault_and_number(seed: int, only: str) -> tuple[str, int]:
+    """Return the fault of a seed's run, and its number among the runs with that fault."""
     if only:
         return only, seed - 1
-    names = list(KINDS)
+    names = list(FAULTS)
     return names[(seed - 1) % len(names)], (seed - 1) // len(names)
 
 
 def outcomes(seeds: Sequence[int], only: str, load: Load, *, jobs: int) -> Iterator[Outcome]:
     """Run these seeds in parallel; yield each outcome when its run ends."""
-    runs = [(seed, *kind_and_number(seed, only), load) for seed in seeds]
+    runs = [(seed, *fault_and_number(seed, only), load) for seed in seeds]
     batch = RUNS_PER_PROCESS * jobs
     with patch.dict(os.environ, ALIKE):
         for first in range(0, len(runs), batch):

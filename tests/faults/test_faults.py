@@ -16,10 +16,10 @@ from bench.faults import auditor
 from bench.faults.auditor import Auditor, Instance, InstanceType, View
 from bench.faults.campaign import Load
 from bench.faults.cluster import NodeChooser
-from bench.faults.injection import KINDS
+from bench.faults.injection import FAULTS
 from bench.faults.region import SHUTTING_DOWN, Region
 from bench.faults.replicas import EPOCH
-from bench.faults.runs import kind_and_number, outcomes
+from bench.faults.runs import fault_and_number, outcomes
 
 SEEDS = [1, 5, 20]
 """Kills at launch, a paused leader, lost answers of AWS."""
@@ -137,9 +137,9 @@ def test_a_stopped_campaign_leaves_no_process(ended_by: signal.Signals) -> None:
     assert campaign.returncode == -ended_by
 
 
-def test_every_seed_has_a_fault_kind_and_every_fault_kind_occurs() -> None:
-    kinds = [kind_and_number(seed, "")[0] for seed in range(1, len(KINDS) + 1)]
-    assert sorted(kinds) == sorted(KINDS)
+def test_every_seed_has_a_fault_and_every_fault_occurs() -> None:
+    faults = [fault_and_number(seed, "")[0] for seed in range(1, len(FAULTS) + 1)]
+    assert sorted(faults) == sorted(FAULTS)
 
 
 @pytest.mark.parametrize(
