@@ -47,7 +47,13 @@ from controller.offline.disrupt import course_content, evaluate, new_course, pro
 from controller.offline.solve import deadline
 from controller.offline.world import load
 from testbed.progress import Terminal
-from tests.disruption.clusters import PODS_PER_NODE, lived_in, restless, settled, underused
+from tests.disruption.clusters import (
+    PODS_PER_NODE,
+    changing,
+    constrained,
+    underused,
+    with_unlimited_budgets,
+)
 from tests.oracle.disruption import played
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -64,17 +70,17 @@ KARPENTER_SECONDS = 1800.0
 NEAR = 1.06
 """Target: the total cost of Joiner's clusters in the end, as a multiple of the bound."""
 
-CALMER = 0.5
+EVICTION_RATIO = 0.5
 """Target: Joiner's evictions per $/h saved, as a share of Karpenter's."""
 
 EPSILON = 1e-6
 
 Answer = Mapping[str, Any]
 
-KINDS: Mapping[str, Callable[[int, int], World]] = {
-    "shrunk": lambda nodes, seed: settled(underused(nodes * PODS_PER_NODE, seed)),
-    "lived in": lived_in,
-    "restless": restless,
+CATEGORIES: Mapping[str, Callable[[int, int], World]] = {
+    "shrunk": lambda nodes, seed: with_unlimited_budgets(underused(nodes * PODS_PER_NODE, seed)),
+    "constrained": constrained,
+    "changing": changing,
 }
 
 
@@ -127,7 +133,7 @@ class Verdict:
     """The result of one cluster; `failures` lists violations."""
 
     seed: int
-    kind: str
+    category: str
     nodes: int
     pods: int
     bound: float
@@ -146,16 +152,16 @@ def moved_pods(command: Answer) -> Iterator[str]:
         yield from node["pods"]
 
 
-def kind_of(seed: int) -> str:
-    """Return the kind of cluster that a seed generates."""
-    return list(KINDS)[seed % len(KINDS)]
+def category_of(seed: int) -> str:
+    """Return the category of the cluster that a seed generates."""
+    return list(CATEGORIES)[seed % len(CATEGORIES)]
 
 
 def cluster(seed: int, smallest: int, largest: int) -> World:
     """Return the cluster of a seed. Its size is distributed log-uniformly."""
     chance = random.Random(f"size-{seed}")
     nodes = round(math.exp(chance.uniform(math.log(smallest), math.log(largest))))
-    return KINDS[kind_of(seed)](nodes, seed)
+    return CATEGORIES[category_of(seed)](nodes, seed)
 
 
 def course(world: World, *, with_eviction_cost: bool) -> tuple[Answer, list[Sequence[Answer]]]:
@@ -188,7 +194,7 @@ def judged_course(world: World, *, with_eviction_cost: bool) -> tuple[Side, list
 def judge(seed: int, smallest: int, largest: int) -> Verdict:
     """Disrupt the cluster of a seed with both engines, and judge Joiner's course."""
     world = cluster(seed, smallest, largest)
-    kind = kind_of(seed)
+    category = category_of(seed)
     problem = problem_of(load(world), now=NOW, with_eviction_cost=False)
     bound = lower_bound(problem, expired=deadline(time.perf_counter() + PASS_SECONDS))
     ours, failures = judged_course(world, with_eviction_cost=False)
@@ -197,9 +203,9 @@ def judge(seed: int, smallest: int, largest: int) -> Verdict:
         theirs = Side.of(karpenter.until_steady(world, now=NOW, limit=KARPENTER_SECONDS))
     failures += more
     proof = None
-    if kind != "restless":
+    if category != "changing":
         proof = reachable(problem, reached=ours.after + EPSILON, seconds=PROOF_SECONDS)
-    if kind != "restless":
+    if category != "changing":
         if ours.after > theirs.after + EPSILON:
             failures.append(f"dearer: {ours.after:.4f} $/h, Karpenter's {theirs.after:.4f}")
         least = min(ours.after, with_eviction_cost.after, theirs.after)
@@ -207,7 +213,7 @@ def judge(seed: int, smallest: int, largest: int) -> Verdict:
             failures.append(f"bound: {least:.4f} $/h is below {bound:.4f}")
     return Verdict(
         seed=seed,
-        kind=kind,
+        category=category,
         nodes=len(world["nodes"]),
         pods=sum(1 for pod in world["pods"] if pod["spec"].get("nodeName")),
         bound=bound,
@@ -230,25 +236,25 @@ def verdicts(seeds: Sequence[int], sizes: tuple[int, int], workers: int) -> Iter
 def missed_targets(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the targets that are missed."""
     misses = []
-    shrunk = [verdict for verdict in verdicts if verdict.kind == "shrunk"]
+    shrunk = [verdict for verdict in verdicts if verdict.category == "shrunk"]
     after, bound = (
         sum(verdict.ours.after for verdict in shrunk),
         sum(verdict.bound for verdict in shrunk),
     )
     if after > NEAR * bound:
         misses.append(f"{after / bound:.3f} times the bound in total, at most {NEAR} is asked")
-    at_rest = [verdict for verdict in verdicts if verdict.kind != "restless"]
+    at_rest = [verdict for verdict in verdicts if verdict.category != "changing"]
     ours, theirs = (
         Side.sum(getattr(verdict, name) for verdict in at_rest) for name in ("ours", "theirs")
     )
-    if ours.each > CALMER * theirs.each:
+    if ours.each > EVICTION_RATIO * theirs.each:
         text = f"{ours.each:.1f} evictions per $/h saved, Karpenter {theirs.each:.1f}"
-        misses.append(f"{text}; the target is at most {CALMER} times that")
+        misses.append(f"{text}; the target is at most {EVICTION_RATIO} times that")
     return misses
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """Return the totals as a table, by kind of cluster and over all clusters at rest."""
+    """Return the totals as a table, by category, and over all clusters at rest."""
     drawn = Table(title="Until steady: $/h in the end, beside the bound of what may be moved")
     for title in (
         "clusters",
@@ -263,8 +269,11 @@ def table(verdicts: Sequence[Verdict]) -> Table:
         drawn.add_column(title, justify="left" if title in ("clusters", "side") else "right")
     for title in ("at least", "per $/h", "moved again", "first command s", "seconds"):
         drawn.add_column(title, justify="right")
-    at_rest = [verdict for verdict in verdicts if verdict.kind != "restless"]
-    parts = {kind: [verdict for verdict in verdicts if verdict.kind == kind] for kind in KINDS}
+    at_rest = [verdict for verdict in verdicts if verdict.category != "changing"]
+    parts = {
+        category: [verdict for verdict in verdicts if verdict.category == category]
+        for category in CATEGORIES
+    }
     for title, part in {**parts, "all at rest": at_rest}.items():
         bound = sum(verdict.bound for verdict in part)
         proofs = [(v.reachable, v.bound) for v in part if v.reachable is not None]
@@ -347,7 +356,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             ("with_eviction_cost", verdict.with_eviction_cost),
         )
     )
-    what = f"{verdict.kind}, {verdict.nodes} nodes, {verdict.pods} pods"
+    what = f"{verdict.category}, {verdict.nodes} nodes, {verdict.pods} pods"
     cost = f"{verdict.theirs.before:.2f} $/h, bound {verdict.bound:.2f}"
     if verdict.reachable is not None:
         proof = verdict.reachable

@@ -16,14 +16,14 @@ from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import moment
 from controller.offline.disrupt import problem_of
 from controller.offline.solve import read
-from tests.disruption.clusters import lived_in
+from tests.disruption.clusters import constrained
 
 NOW = "2026-01-01T03:00:00Z"
 
 
 def recorded(path: Path, *, nodes: int = 40, disk: str = "tape") -> dict[str, Any]:
     """Write a cluster in which Deployments shrank and one pod cannot be scheduled."""
-    world = lived_in(nodes, 3)
+    world = constrained(nodes, 3)
     world["pods"].append(
         {
             "metadata": {"name": "stuck", "namespace": "default", "labels": {"app": "stuck"}},

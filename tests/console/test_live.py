@@ -26,7 +26,7 @@ from controller.console.study import Source, studied
 from controller.offline.disrupt import problem_of
 from controller.offline.world import World
 from controller.options import Options
-from tests.disruption.clusters import lived_in
+from tests.disruption.clusters import constrained
 from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, world
 from tests.offline.test_record import InstanceTypeSource, cluster
 
@@ -85,7 +85,7 @@ def has_types(world: World) -> bool:
 
 
 async def test_a_new_pod_is_shown_without_another_list() -> None:
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     api = cluster(made)
     async with followed(api, made) as following:
         read = await following.until(has_types)
@@ -100,7 +100,7 @@ async def test_a_new_pod_is_shown_without_another_list() -> None:
 
 
 async def test_instance_types_are_kept_until_a_nodepool_changes() -> None:
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     api = cluster(made)
     async with followed(api, made) as following:
         await following.until(has_types)
@@ -116,7 +116,7 @@ async def test_instance_types_are_kept_until_a_nodepool_changes() -> None:
 
 
 async def test_prices_are_read_again_when_they_are_old() -> None:
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     api = cluster(made)
     async with followed(api, made) as following:
         await following.until(has_types)
@@ -127,7 +127,7 @@ async def test_prices_are_read_again_when_they_are_old() -> None:
 
 
 async def test_a_cluster_of_node_groups_needs_no_custom_resources() -> None:
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     made["nodePools"], made["nodeClaims"] = [], []
     api = cluster(made)
     for kind in (kinds.NODE_POOL, kinds.NODE_CLAIM, kinds.EC2_NODE_CLASS, kinds.DISRUPTION):
@@ -156,7 +156,7 @@ async def test_nodes_of_a_node_group_have_a_price_beside_nodepools() -> None:
 
 
 async def test_a_resource_without_list_permission_is_named() -> None:
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     api = cluster(made)
     api.refuse("list", ForbiddenError("no right", status=403), kind=kinds.POD)
     async with followed(api, made) as following:
@@ -169,7 +169,7 @@ async def test_custom_resources_that_are_installed_later_are_shown(
     monkeypatch: Any,
 ) -> None:
     monkeypatch.setattr("controller.console.live.RETRY_SECONDS", 0.0)
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     api = cluster(made)
     api.refuse("list", NotFoundError("not served", status=404), kind=kinds.NODE_POOL, times=3)
     async with followed(api, made) as following:
@@ -181,7 +181,7 @@ async def test_custom_resources_that_are_installed_later_are_shown(
 
 
 async def test_recorded_decisions_are_shown_newest_first() -> None:
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     api = cluster(made)
     for name, saving in (("old", 0.1), ("new", 0.2)):
         spec = DisruptionSpec(reason="Underutilized", nodes=["n"], saving=saving)
@@ -199,7 +199,7 @@ async def test_recorded_decisions_are_shown_newest_first() -> None:
 
 @pytest.mark.process
 async def test_the_cluster_of_the_kubeconfig_is_followed(tmp_path: Path) -> None:
-    made = lived_in(10, 3)
+    made = constrained(10, 3)
     api = cluster(made)
     runner = web.AppRunner(Front(api).application(), handler_cancellation=True)
     await runner.setup()

@@ -33,13 +33,14 @@ MOMENT = "2026-01-01T00:00:00Z"
 SETTLED = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
 
 
-def lived_in(nodes: int, seed: int) -> World:
+def constrained(nodes: int, seed: int) -> World:
     """Return a cluster of about `nodes` nodes after its Deployments shrank by 40 to 70 %.
 
     It has what real clusters have: running daemons; pods and nodes with do-not-disrupt annotations;
     PodDisruptionBudgets and NodePool budgets; and NodePools that consolidate late, only empty
     nodes, or only for some reasons.
     """
+    # The text of a seed never changes, so that published figures can be repeated.
     chance = random.Random(f"lived-in-{seed}")
     world = mixed(nodes * PODS_PER_NODE, seed)
     world["nodePools"] += [reliable(chance.randint(1, 100))]
@@ -82,13 +83,13 @@ def _guard(world: World, chance: random.Random) -> None:
             node["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
 
 
-def restless(nodes: int, seed: int) -> World:
-    """Return a `lived_in` cluster that is not at rest.
+def changing(nodes: int, seed: int) -> World:
+    """Return a `constrained` cluster that is about to change.
 
     Some pods are pending, one node is still starting, and another is being deleted.
     """
     chance = random.Random(f"restless-{seed}")
-    world = lived_in(nodes, seed)
+    world = constrained(nodes, seed)
     world["pods"] += [
         pod(f"waits-{n}", cpu=chance.choice((250, 1000)), memory=512) for n in range(4)
     ]
@@ -150,7 +151,7 @@ def daemon(node: str) -> Object:
     return agent
 
 
-def settled(world: World) -> World:
+def with_unlimited_budgets(world: World) -> World:
     """Return the world with NodePools that let all nodes be disrupted at once."""
     for pool in world["nodePools"]:
         pool["spec"]["disruption"] = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
@@ -220,7 +221,7 @@ def filled(nodes: int, share: tuple[float, float], seed: int = 1) -> World:
                 nodeSelector={CAPACITY_TYPE: capacity_type},
             )
             world["pods"].append(_bound(replica, name))
-    return settled(world)
+    return with_unlimited_budgets(world)
 
 
 FIXED_TYPE = "m5.2xlarge"

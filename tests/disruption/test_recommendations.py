@@ -15,7 +15,7 @@ from controller.disruption.advice.explanation import NodeExplanation, explained
 from controller.disruption.advice.recommendations import in_about
 from controller.offline.disrupt import problem_of
 from controller.offline.world import load
-from tests.disruption.clusters import lived_in
+from tests.disruption.clusters import constrained
 from tests.disruption.test_consolidation import pods, pool, world
 from tests.disruption.test_preferenceprices import apart
 
@@ -159,7 +159,7 @@ def alone(cluster: World, node: str) -> World:
 def obstructed(seed: int) -> World:
     """Return a cluster with costly evictions, young pods and nodes that may not be disrupted."""
     chance = random.Random(f"obstructed-{seed}")
-    cluster: World = lived_in(8, seed)
+    cluster: World = constrained(8, seed)
     cluster["settings"] = {"DISRUPTION_EVICTION_PRICE": str(chance.choice((0.01, 0.05, 0.2)))}
     for each in cluster["pods"]:
         started = NOW - timedelta(minutes=chance.choice((5, 30, 90, 600)))

@@ -18,14 +18,14 @@ from controller.disruption.simulation import Simulation
 from controller.offline.disrupt import problem_of
 from controller.offline.world import load
 from controller.scheduling.scheduler import never
-from tests.disruption.clusters import lived_in
+from tests.disruption.clusters import constrained
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 EVICTION = 0.001
 
 
 def model_of(seed: int) -> ClusterModel:
-    problem = problem_of(load(lived_in(20, seed)), now=NOW, with_eviction_cost=False)
+    problem = problem_of(load(constrained(20, seed)), now=NOW, with_eviction_cost=False)
     admitted = candidates.survey(problem).admitted
     busy = [candidate.name for candidate in admitted if candidate.moving]
     model = Simulation(problem, admitted).model(busy)

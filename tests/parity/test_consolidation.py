@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from bench.parity import engines
-from bench.parity.consolidation import NOW, Side, cluster, judged_course, kind_of
-from tests.disruption.clusters import settled, underused
+from bench.parity.consolidation import NOW, Side, category_of, cluster, judged_course
+from tests.disruption.clusters import underused, with_unlimited_budgets
 
 pytestmark = pytest.mark.needs("karpenter")
 
@@ -46,7 +46,7 @@ def test_no_step_breaks_a_rule(courses: list[Course]) -> None:
 
 
 def test_clusters_end_at_most_as_expensive_as_with_karpenter(courses: list[Course]) -> None:
-    at_rest = [course for course in courses if kind_of(course.seed) != "restless"]
+    at_rest = [course for course in courses if category_of(course.seed) != "changing"]
     dearer = [course.seed for course in at_rest if course.ours.after > course.theirs.after + 1e-6]
 
     assert len(dearer) <= DEARER, dearer
@@ -55,6 +55,8 @@ def test_clusters_end_at_most_as_expensive_as_with_karpenter(courses: list[Cours
 
 def test_pods_with_affinities_are_accepted_by_their_destinations() -> None:
     """Pods that a pod has affinity to or spreads with may move later in the same plan."""
-    _, failures = judged_course(settled(underused(300, 10)), with_eviction_cost=False)
+    _, failures = judged_course(
+        with_unlimited_budgets(underused(300, 10)), with_eviction_cost=False
+    )
 
     assert failures == []

@@ -145,7 +145,7 @@ async def launched(world: World, claim: NodeClaim) -> NodeClaim:
     return launched
 
 
-async def settled(world: World, claim: NodeClaim) -> None:
+async def make_consolidatable(world: World, claim: NodeClaim) -> None:
     """Make the node of a launched NodeClaim ready and consolidatable."""
     node = world.join(claim)
     known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
@@ -222,7 +222,7 @@ async def test_a_node_with_buffer_capacity_is_not_empty_until_the_buffer_is_dele
     await resolved(world)
     await scenario.round()
     (claim,) = world.claims()
-    await settled(world, await launched(world, claim))
+    await make_consolidatable(world, await launched(world, claim))
     disruptor = make_disruptor(world)
 
     async def pass_a_minute() -> None:

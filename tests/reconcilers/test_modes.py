@@ -46,8 +46,8 @@ def shrunk(mode: str = "recommend", **disruption: object) -> ModeScenario:
     return scenario
 
 
-async def settled(scenario: ModeScenario) -> Disruption:
-    """Run the loops and return the recommendations."""
+async def recommendation(scenario: ModeScenario) -> Disruption:
+    """Run the loops and return the only recommendation."""
     await scenario.protect("a")
     await scenario.work(3)
     (record,) = scenario.recommended()
@@ -57,7 +57,7 @@ async def settled(scenario: ModeScenario) -> Disruption:
 async def test_in_recommend_mode_commands_are_recorded_and_not_executed() -> None:
     scenario = shrunk()
 
-    record = await settled(scenario)
+    record = await recommendation(scenario)
     await scenario.work(120)
 
     assert record.spec.reason == "Underutilized"
@@ -73,7 +73,7 @@ async def test_in_recommend_mode_commands_are_recorded_and_not_executed() -> Non
 
 async def test_an_approved_recommendation_is_executed() -> None:
     scenario = shrunk()
-    record = await settled(scenario)
+    record = await recommendation(scenario)
 
     await scenario.say(record, "true")
     await scenario.work(12)
@@ -87,7 +87,7 @@ async def test_an_approved_recommendation_is_executed() -> None:
 
 async def test_a_new_leader_executes_the_former_leaders_approved_recommendation() -> None:
     scenario = shrunk()
-    record = await settled(scenario)
+    record = await recommendation(scenario)
     scenario.disruptor = make_disruptor(scenario.world, scenario.engine)
 
     await scenario.say(record, "true")
@@ -120,7 +120,7 @@ async def test_an_approved_replacement_is_executed_first() -> None:
 
 async def test_an_outdated_recommendation_is_withdrawn() -> None:
     scenario = shrunk()
-    await settled(scenario)
+    await recommendation(scenario)
 
     scenario.world.seed(*(make_pod(f"late-{n}", node="a") for n in range(4)))
     await scenario.work(12)
@@ -132,7 +132,7 @@ async def test_an_outdated_recommendation_is_withdrawn() -> None:
 
 async def test_a_replaced_pod_does_not_create_another_recommendation() -> None:
     scenario = shrunk()
-    record = await settled(scenario)
+    record = await recommendation(scenario)
     (move,) = record.spec.moves
     assert (move.node, move.pods) == ("a", ["default/b-0"])
 
@@ -147,7 +147,7 @@ async def test_a_replaced_pod_does_not_create_another_recommendation() -> None:
 
 async def test_a_late_approval_does_nothing() -> None:
     scenario = shrunk()
-    record = await settled(scenario)
+    record = await recommendation(scenario)
 
     await scenario.say(record, "true")
     scenario.world.seed(*(make_pod(f"late-{n}", node="a") for n in range(4)))
@@ -160,7 +160,7 @@ async def test_a_late_approval_does_nothing() -> None:
 
 async def test_a_declined_recommendation_is_not_repeated_for_a_day() -> None:
     scenario = shrunk()
-    record = await settled(scenario)
+    record = await recommendation(scenario)
 
     await scenario.say(record, "false")
     await scenario.work(600)
@@ -174,7 +174,7 @@ async def test_a_declined_recommendation_is_not_repeated_for_a_day() -> None:
 
 async def test_a_deleted_recommendation_is_created_again_while_it_is_valid() -> None:
     scenario = shrunk()
-    record = await settled(scenario)
+    record = await recommendation(scenario)
 
     await scenario.world.api.delete(kinds.DISRUPTION, record.metadata.name)
     await scenario.work(25)
@@ -234,7 +234,7 @@ async def test_in_observe_mode_commands_are_counted_and_not_written(mode: str) -
 
 async def test_a_pool_in_act_mode_withdraws_its_recommendations() -> None:
     scenario = shrunk()
-    await settled(scenario)
+    await recommendation(scenario)
 
     scenario.set_mode("act")
     await scenario.work(40)

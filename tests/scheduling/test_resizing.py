@@ -35,7 +35,7 @@ def resized(
     ("pod", "cpus"),
     [
         pytest.param(resized("1"), 1, id="nothing is known of it"),
-        pytest.param(resized("1", "1", "1"), 1, id="settled"),
+        pytest.param(resized("1", "1", "1"), 1, id="complete"),
         pytest.param(resized("3", "1", "1"), 3, id="growing"),
         pytest.param(resized("1", "3", "3"), 3, id="shrinking, not granted"),
         pytest.param(resized("1", "1", "3"), 3, id="shrinking, not done"),
@@ -62,7 +62,7 @@ def whole(asked: str, granted: str, actual: str, **status: Any) -> Pod:
 @pytest.mark.parametrize(
     ("pod", "cpus"),
     [
-        pytest.param(whole("2", "2", "2"), 2, id="settled"),
+        pytest.param(whole("2", "2", "2"), 2, id="complete"),
         pytest.param(whole("4", "2", "2"), 4, id="growing"),
         pytest.param(whole("2", "4", "4"), 4, id="shrinking, not granted"),
         pytest.param(whole("2", "2", "4"), 4, id="shrinking, not done"),
@@ -95,10 +95,10 @@ def test_the_capacity_of_a_pending_resize_is_not_used_by_others() -> None:
 
 
 def test_the_cluster_state_drops_container_status_that_equals_the_spec() -> None:
-    settled = Replicas().shared(resized("1", "1", "1"))
+    complete = Replicas().shared(resized("1", "1", "1"))
     shrinking = Replicas().shared(resized("1", "3", "3"))
 
-    assert settled.status.container_statuses[0].resources is None
-    assert not settled.status.container_statuses[0].allocated_resources
-    assert not in_resize(settled)
+    assert complete.status.container_statuses[0].resources is None
+    assert not complete.status.container_statuses[0].allocated_resources
+    assert not in_resize(complete)
     assert in_resize(shrinking)["main"]["cpu"] == 3000

@@ -236,7 +236,7 @@ class Scene:
         Return the names of the nodes' NodeClaims.
         """
 
-        def settled() -> frozenset[str] | None:
+        def stable_nodes() -> frozenset[str] | None:
             nodes, claims = self.of_pool(pool), self.claims_of(pool)
             names = frozenset(_name(c) for c in claims)
             is_stable = (
@@ -249,7 +249,7 @@ class Scene:
             )
             return names if is_stable else None
 
-        pods_at_rest = await self.until(f"{pods} pods of {app} are at rest in {pool}", settled)
+        pods_at_rest = await self.until(f"{pods} pods of {app} are at rest in {pool}", stable_nodes)
         assert pods_at_rest is not None
         return pods_at_rest
 

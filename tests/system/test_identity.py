@@ -140,7 +140,7 @@ async def scale(region: Region, kube: KubeClient, pods: int) -> None:
             return is_ready and sum(holds(p, "Ready") for p in there) == pods
         return not (there or claims or instances)
 
-    await eventually(f"the cluster has settled at {pods} pods", done)
+    await eventually(f"the cluster is stable at {pods} pods", done)
 
 
 def callers(region: Region) -> tuple[list[str], set[str]]:

@@ -186,7 +186,7 @@ async def test_ten_kills_during_a_scale_up_lose_nothing_and_launch_nothing_twice
 
     whole = await eventually(
         "every pod runs and every instance is tagged",
-        lambda: settled(growth),
+        lambda: stable_wave(growth),
         otherwise=lambda: growth.seen,
     )
 
@@ -203,7 +203,7 @@ def slow_down(region: Region, moment: Moment) -> None:
         )
 
 
-async def settled(growth: Growth) -> Wave | None:
+async def stable_wave(growth: Growth) -> Wave | None:
     now = await growth.look()
     wanted = len(MOMENTS) * WAVE
     # Instances of a shared launch are tagged with their NodeClaims once these are registered.
