@@ -18,13 +18,14 @@ import dataclasses
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from datetime import timedelta
 from types import FrameType
 from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from controller.apis.kinds import POD, Kind
 from controller.apis.kubernetes.meta import to_wire
@@ -89,6 +90,12 @@ follow: before a change adds one, simplify the path."""
 
 ONCE = ("amount", "in_resize", "parsed_requests", "_signature", "_pod_class", "format_quantity")
 """Functions that read the request, or write it, and that a pod needs only once."""
+
+
+@pytest.fixture(scope="module")
+def families() -> Collection[str]:
+    """Return one family: the profiler takes as long as there are instance types."""
+    return ["m5"]
 
 
 class OneEvent:
