@@ -159,10 +159,15 @@ class SystemNode:
         try:
             await kube.patch(f"{LEASES}/{self.name}", {"spec": spec})
         except NotFoundError:
+            node = await kube.get(f"{NODES}/{self.name}")
+            owner = {"apiVersion": "v1", "kind": "Node", "name": self.name}
             lease = {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {"name": self.name},
+                "metadata": {
+                    "name": self.name,
+                    "ownerReferences": [{**owner, "uid": node["metadata"]["uid"]}],
+                },
                 "spec": spec,
             }
             await kube.create(LEASES, lease)

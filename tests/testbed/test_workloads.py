@@ -18,6 +18,7 @@ from testbed.kube.client import KubeClient, NotFoundError, Object
 from testbed.processes import owned
 from testbed.region.cluster import Cluster
 from testbed.workloads import Workloads
+from testbed.workloads.systemnodes import LEASES
 from tests.testbed.eventually import eventually
 from tests.testbed.fakecloud import FakeCloud, fake_cloud
 
@@ -180,6 +181,9 @@ async def test_the_system_nodes_are_ready_in_two_zones_and_tainted(
         taints = [t["key"] for t in node["spec"]["taints"]]
         assert "CriticalAddonsOnly" in taints
         assert "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
+        lease = await kube.get(f"{LEASES}/{node['metadata']['name']}")
+        [owner] = lease["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
 
 
 async def test_a_container_has_only_the_environment_of_its_spec(

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from testbed.cloud.ec2.instances import new_id
+from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
@@ -207,7 +209,7 @@ def as_api(world: World, image: Image) -> dict[str, Any]:
         "Description": image.description,
         "Architecture": image.architecture,
         "CreationDate": created.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
-        "DeprecationTime": (created + timedelta(days=730)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "DeprecationTime": _deprecation(image).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         "ImageLocation": f"{image.owner_alias or image.owner}/{image.name}",
         "ImageType": "machine",
         "Public": image.owner_alias is not None,
@@ -240,12 +242,55 @@ def as_api(world: World, image: Image) -> dict[str, Any]:
     }
 
 
+def _deprecation(image: Image) -> datetime:
+    return image.deprecated_at or image.created + timedelta(days=730)
+
+
+def _is_hidden(image: Image) -> bool:
+    """Return whether EC2 lists an image only on request: deprecated, and of another account."""
+    return _deprecation(image) <= now() and image.owner != backends.ACCOUNT
+
+
+@operation("ec2", "CopyImage")
+def copy_image(world: World, call: Call) -> Mapping[str, Any]:
+    """Copy an image of this region into the account."""
+    source = get(world, call.require("SourceImageId"))
+    name = call.require("Name")
+    tags = tags_for(call.get("TagSpecifications"), "image")
+    call.stop_if_dry_run()
+    identity = new_id("ami")
+    world.images[identity] = replace(
+        source,
+        identity=identity,
+        name=name,
+        description=call.get("Description", ""),
+        created=now(),
+        owner=backends.ACCOUNT,
+        owner_alias=None,
+        deprecated_at=None,
+    )
+    world.tag(identity, tags)
+    return {"ImageId": identity}
+
+
+@operation("ec2", "EnableImageDeprecation")
+def enable_image_deprecation(world: World, call: Call) -> Mapping[str, Any]:
+    """Deprecate an image at a given time."""
+    image = get(world, call.require("ImageId"))
+    at = call.require("DeprecateAt")
+    call.stop_if_dry_run()
+    world.images[image.identity] = replace(image, deprecated_at=at)
+    return {"Return": True}
+
+
 @operation("ec2", "DescribeImages")
 def describe_images(world: World, call: Call) -> Xml:
     """Describe images by ID, owner, name, architecture, tag and other filters."""
     call.stop_if_dry_run()
     identities = call.get("ImageIds", [])
     images = [get(world, identity) for identity in identities] or list(world.images.values())
+    if not call.get("IncludeDeprecated", False) and not identities:
+        images = [image for image in images if not _is_hidden(image)]
     owners = {backends.ACCOUNT if owner == "self" else owner for owner in call.get("Owners", [])}
     if owners:
         images = [i for i in images if {i.owner, i.owner_alias or ""} & owners]

@@ -182,6 +182,8 @@ class Image:
     windows: bool = False
     description: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    deprecated_at: datetime | None = None
+    """Time of the deprecation if it is not two years after the creation."""
 
     @property
     def snapshot(self) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from testbed.cloud import CloudControl
+from tests.testbed.cloud.builders import Region, unique
 from tests.testbed.cloud.conftest import Aws
 
 ON_DEMAND = {
@@ -201,17 +203,15 @@ def test_amazon_linux_2_ended_with_1_32(aws: Aws) -> None:
 
 
 def test_amis_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
-    images = ec2.describe_images(
-        Owners=["amazon"],
-        Filters=[
-            {"Name": "name", "Values": ["amazon-eks-node-al2023-*-standard-1.37-*"]},
-            {"Name": "architecture", "Values": ["arm64"]},
-        ],
-    )["Images"]
+    filters = [
+        {"Name": "name", "Values": ["amazon-eks-node-al2023-*-standard-1.37-*"]},
+        {"Name": "architecture", "Values": ["arm64"]},
+    ]
+    images = ec2.describe_images(Owners=["amazon"], Filters=filters)["Images"]
 
     assert len(images) == 2
     assert len({image["CreationDate"] for image in images}) == 2
-    assert ec2.describe_images(Owners=["self"])["Images"] == []
+    assert ec2.describe_images(Owners=["self"], Filters=filters)["Images"] == []
 
 
 def test_a_new_release_becomes_the_recommended_one(
@@ -228,3 +228,20 @@ def test_a_new_release_becomes_the_recommended_one(
     assert after in published
     [image] = ec2.describe_images(ImageIds=[after])["Images"]
     assert image["Name"].endswith("v20261120")
+
+
+def test_a_copied_image_belongs_to_the_account_and_can_be_deprecated(aws: Aws, ec2: Any) -> None:
+    tags = [{"Key": "copy", "Value": unique("image")}]
+    copy = ec2.copy_image(
+        SourceImageId=Region(aws).image(),
+        SourceRegion="us-west-2",
+        Name=unique("copy"),
+        TagSpecifications=[{"ResourceType": "image", "Tags": tags}],
+    )["ImageId"]
+    ec2.enable_image_deprecation(ImageId=copy, DeprecateAt=datetime(2026, 11, 1, tzinfo=UTC))
+
+    filters = [{"Name": "tag:copy", "Values": [tags[0]["Value"]]}]
+    [image] = ec2.describe_images(Filters=filters)["Images"]
+    assert image["ImageId"] == copy
+    assert image["DeprecationTime"] == "2026-11-01T00:00:00.000Z"
+    assert [own["ImageId"] for own in ec2.describe_images(Owners=["self"])["Images"]] == [copy]
