@@ -1,6 +1,6 @@
 """`make upstream`: run Karpenter's regression and disruption suites against Joiner, on the testbed.
 
-    python -m bench.upstream [--focus REGEX] [--regions N] [--known] [--list]
+    python -m bench.upstream [--provider] [--focus REGEX] [--regions N] [--known] [--list]
 
 Every region is its own testbed with the stack deployed by `pulumi up`. Each spec runs in its own
 process in whichever region is free. After a failed spec, its region is destroyed and replaced, so
@@ -11,6 +11,7 @@ exit code is 1 if any other spec failed.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import queue
@@ -25,21 +26,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
 from bench.upstream import suite
-from bench.upstream.suite import Outcome, Runner, State
+from bench.upstream.suite import Outcome, Runner, Source, State
+from testbed.kube.client import Object
 from testbed.plugins.engine import EngineError
 from testbed.processes import binaries
 from testbed.progress import Progress, Stage, Terminal
-from tests.system.region import Region, running_region
+from tests.system.region import DEFINITIONS, Region, running_region
 
-GATES = (
-    "NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,"
-    "CapacityBuffer=true"
-)
-AWS_GATES = "RebootForRepair=true"
 MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
 
 
@@ -47,6 +45,7 @@ MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
 class Run:
     """The specs still to run, and the outcomes of the others."""
 
+    source: Source
     programs: Path
     logs: Path
     progress: Progress
@@ -63,10 +62,11 @@ class Run:
         while not self.is_over.is_set() and not self.waiting.empty():
             generation += 1
             logs = self.logs / f"region-{number}-{generation}"
-            with _region(number, generation) as region:
+            with _region(number, generation, self.source) as region:
                 runner = Runner(
+                    source=self.source,
                     programs=self.programs,
-                    kubeconfig=region.testbed.cluster.kubeconfig,
+                    environment=environment(region),
                     workplace=region.directory,
                     logs=self.logs,
                     is_over=self.is_over,
@@ -92,8 +92,8 @@ class Run:
 
 
 @contextmanager
-def _region(number: int, generation: int) -> Iterator[Region]:
-    """Start a region with the stack deployed: no NodePools, one replica, all feature gates on."""
+def _region(number: int, generation: int, source: Source) -> Iterator[Region]:
+    """Start a region with the stack deployed: no NodePools, one replica, the suites' settings."""
     name = f"joiner-upstream-{os.getpid()}-{number}-{generation}"
     with running_region(Path(tempfile.gettempdir()) / name) as region:
         settings = {k: v for k, v in region.settings.items() if k != "nodePools"}
@@ -105,14 +105,40 @@ def _region(number: int, generation: int) -> Iterator[Region]:
                 "replicas": "1",
                 # Most node classes of Karpenter's suites use the stack's role, some their own.
                 "instanceProfiles": "managed",
-                "settings": json.dumps({"FEATURE_GATES": GATES, "AWS_FEATURE_GATES": AWS_GATES}),
+                "settings": json.dumps(dict(source.settings)),
             },
         )
+        if source.definitions:
+            definition = yaml.safe_load(source.definitions.read_text())
+            asyncio.run(_define(region, definition))
         yield region
 
 
+async def _define(region: Region, definition: Object) -> None:
+    """Create a CustomResourceDefinition in a region's cluster."""
+    async with region.client() as kube:
+        await kube.create(DEFINITIONS, definition)
+
+
+def environment(region: Region) -> dict[str, str]:
+    """Return the variables that point a suite to a region's cluster and to its test cloud."""
+    cluster = region.testbed.cluster
+    return {
+        **region.testbed.environment(),
+        "CLUSTER_NAME": region.testbed.cluster_name,
+        "CLUSTER_ENDPOINT": cluster.server,
+        "INTERRUPTION_QUEUE": region.testbed.cluster_name,
+    }
+
+
 def run(
-    specs: Sequence[str], outcomes: list[Outcome], *, regions: int, programs: Path, logs: Path
+    specs: Sequence[str],
+    outcomes: list[Outcome],
+    *,
+    source: Source,
+    regions: int,
+    programs: Path,
+    logs: Path,
 ) -> None:
     """Run specs in several regions in parallel, and append each outcome to `outcomes`."""
     progress = Terminal(Console(stderr=True, markup=False, emoji=False, highlight=False))
@@ -120,7 +146,7 @@ def run(
     for spec in specs:
         waiting.put(spec)
     with progress.stage(f"{len(specs)} specs") as stage:
-        work = Run(programs, logs, progress, stage, waiting, len(specs), outcomes)
+        work = Run(source, programs, logs, progress, stage, waiting, len(specs), outcomes)
         with ThreadPoolExecutor(regions) as pool:
             numbers = range(1, min(regions, len(specs)) + 1)
             serving = [pool.submit(work.serve, number) for number in numbers]
@@ -167,6 +193,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument(
+        "--provider", action="store_true", help="the suites of Karpenter's AWS provider"
+    )
     parser.add_argument("--focus", default="", metavar="REGEX", help="only specs whose names match")
     parser.add_argument("--regions", type=int, default=2, help="regions side by side (default: 2)")
     parser.add_argument("--known", action="store_true", help="run also what is known to fail")
@@ -174,10 +203,11 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="where logs go (default: a new folder)")
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
-    programs = suite.programs(Terminal())
+    source = suite.PROVIDER if chosen.provider else suite.CORE
+    programs = suite.programs(source, Terminal())
     for needed in ("kwokctl", "pulumi"):
         binaries.ensure(needed, progress=Terminal())
-    specs = suite.specs(programs, chosen.focus)
+    specs = suite.specs(programs, chosen.focus, source)
     if chosen.list or not specs:
         console.print("\n".join(specs) or "no spec matches", highlight=False)
         return 0 if specs else 1
@@ -190,7 +220,14 @@ def main() -> int:
     began = time.monotonic()
     status = 0
     try:
-        run(wanted, outcomes, regions=chosen.regions, programs=programs, logs=logs)
+        run(
+            wanted,
+            outcomes,
+            source=source,
+            regions=chosen.regions,
+            programs=programs,
+            logs=logs,
+        )
     except KeyboardInterrupt:
         console.print("interrupted; everything that ran has been ended")
         status = 130

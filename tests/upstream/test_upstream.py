@@ -68,6 +68,16 @@ def test_a_failure_before_the_spec_counts_as_its_failure() -> None:
     assert (outcome.state, outcome.why) == (State.FAILED, ": no cluster")
 
 
+@pytest.mark.parametrize(
+    ("node", "state"), [("AfterAll", State.PASSED), ("It", State.FAILED)], ids=["after", "itself"]
+)
+def test_a_scheduling_spec_that_only_misses_the_others_has_passed(node: str, state: State) -> None:
+    failure = {"Message": "to contain elements", "FailureNodeType": node}
+    report = make_report("Scheduling / should provision", "failed", Failure=failure)
+
+    assert suite.outcome(report["name"], [report]).state is state
+
+
 def test_a_spec_missing_from_the_report_has_not_passed() -> None:
     assert suite.outcome(SPEC, []).state is State.FAILED
 
@@ -86,6 +96,13 @@ def test_a_spec_is_run_alone(name: str, matches: bool) -> None:
 
 def test_the_title_of_a_spec_names_the_program_that_runs_it(tmp_path: Path) -> None:
     assert suite.program_of(tmp_path, SPEC) == tmp_path / "disruption.test"
+
+
+def test_specs_of_the_provider_run_in_programs_named_by_their_folders(tmp_path: Path) -> None:
+    spec = "SchedulingStrict Scheduling should provision"
+
+    assert suite.program_of(tmp_path, spec, suite.PROVIDER) == tmp_path / "scheduling-strict.test"
+    assert set(suite.toolset(suite.PROVIDER).packages) >= {"scheduling-strict.test"}
 
 
 @pytest.mark.parametrize(
