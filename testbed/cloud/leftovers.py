@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from testbed.cloud.ec2 import addresses, networks
+from testbed.cloud.ec2 import addresses, networks, reservations
 from testbed.cloud.ec2.instances import alive
 from testbed.cloud.protocol import backends
 from testbed.cloud.state.world import World
@@ -29,7 +29,7 @@ def everything(world: World) -> Iterator[tuple[str, str]]:
     yield from _eks(world)
     yield from _network(world)
     yield from _network_tags(world)
-    for identity in world.capacity_reservations:
+    for identity in reservations.active(world):
         yield "capacityReservations", identity
     for name in world.placement_groups:
         yield "placementGroups", name

@@ -199,7 +199,7 @@ def _reservation(
     if not target:
         return None
     reservation = world.capacity_reservations.get(target)
-    if reservation is None:
+    if reservation is None or reservation["State"] != "active":
         raise AwsError(
             "InvalidCapacityReservationId.NotFound",
             f"The capacity reservation ID '{target}' does not exist",

@@ -62,7 +62,10 @@ def create_capacity_reservation(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("ec2", "CancelCapacityReservation")
 def cancel_capacity_reservation(world: World, call: Call) -> Mapping[str, Any]:
-    """Cancel a capacity reservation; its instances continue to run on demand."""
+    """Cancel a capacity reservation; its instances continue to run on demand.
+
+    As in EC2, a canceled reservation is described for some time, and can be canceled again.
+    """
     identity = call.require("CapacityReservationId")
     if identity not in world.capacity_reservations:
         raise AwsError(
@@ -70,13 +73,19 @@ def cancel_capacity_reservation(world: World, call: Call) -> Mapping[str, Any]:
             f"The capacity reservation ID '{identity}' does not exist",
         )
     call.stop_if_dry_run()
-    del world.capacity_reservations[identity]
-    world.untag(identity)
+    canceled = world.capacity_reservations[identity]
+    canceled.update(State="cancelled", AvailableInstanceCount=0, TotalInstanceCount=0)
     for instance in world.instances.values():
         if instance.capacity_reservation == identity:
             instance.capacity_reservation = None
             touch(world, instance)
     return {"Return": True}
+
+
+def active(world: World) -> list[str]:
+    """Return the IDs of the capacity reservations that are not canceled."""
+    held = world.capacity_reservations.items()
+    return [identity for identity, reservation in held if reservation["State"] == "active"]
 
 
 @operation("ec2", "DescribeCapacityReservations")

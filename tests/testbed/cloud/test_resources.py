@@ -267,8 +267,12 @@ def test_capacity_reservations_are_found_by_tag_and_state(ec2: Any) -> None:
 
     assert described["CapacityReservationId"] == made["CapacityReservationId"]
     assert described["AvailableInstanceCount"] == 3
-    ec2.cancel_capacity_reservation(CapacityReservationId=made["CapacityReservationId"])
+    identity = made["CapacityReservationId"]
+    ec2.cancel_capacity_reservation(CapacityReservationId=identity)
     assert ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"] == []
+    ec2.cancel_capacity_reservation(CapacityReservationId=identity)
+    named = ec2.describe_capacity_reservations(CapacityReservationIds=[identity])
+    assert [each["State"] for each in named["CapacityReservations"]] == ["cancelled"]
 
 
 def test_a_placement_group_is_deleted_only_without_instances(ec2: Any, region: Region) -> None:
