@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -103,14 +104,16 @@ def _region(number: int, generation: int, source: Source) -> Iterator[Region]:
                 **settings,
                 "defaultNodePool": "false",
                 "replicas": "1",
+                **source.stack,
                 # Most node classes of Karpenter's suites use the stack's role, some their own.
                 "instanceProfiles": "managed",
                 "settings": json.dumps(dict(source.settings)),
             },
         )
-        if source.definitions:
-            definition = yaml.safe_load(source.definitions.read_text())
+        if source is suite.PROVIDER:
+            definition = yaml.safe_load((source.module / "securitygrouppolicies.yaml").read_text())
             asyncio.run(_define(region, definition))
+            _prepare_account(region)
         yield region
 
 
@@ -118,6 +121,35 @@ async def _define(region: Region, definition: Object) -> None:
     """Create a CustomResourceDefinition in a region's cluster."""
     async with region.client() as kube:
         await kube.create(DEFINITIONS, definition)
+
+
+def _prepare_account(region: Region) -> None:
+    """Change what the suites expect of the account and the stack's policy does not allow.
+
+    Private subnets get names as of eksctl, since specs select them by `*Private*`, and the
+    controller may pass the node roles that specs create.
+    """
+    import boto3
+
+    name = region.testbed.cluster_name
+    session = boto3.Session("testing", "testing", region_name=region.testbed.region)
+    url = region.testbed.environment()["AWS_ENDPOINT_URL"]
+    ec2: Any = session.client("ec2", endpoint_url=url)
+    private = {"Name": "tag:Name", "Values": [f"{name}-private-*"]}
+    for subnet in ec2.describe_subnets(Filters=[private])["Subnets"]:
+        named = {"Key": "Name", "Value": f"{name}/SubnetPrivate{subnet['AvailabilityZone']}"}
+        ec2.create_tags(Resources=[subnet["SubnetId"]], Tags=[named])
+    passing = {
+        "Effect": "Allow",
+        "Action": "iam:PassRole",
+        "Resource": f"arn:aws:iam::*:role/KarpenterNodeRole-{name}-*",
+    }
+    iam: Any = session.client("iam", endpoint_url=url)
+    iam.put_role_policy(
+        RoleName=f"KarpenterControllerRole-{name}",
+        PolicyName="roles-of-specs",
+        PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [passing]}),
+    )
 
 
 def environment(region: Region) -> dict[str, str]:
@@ -211,7 +243,7 @@ def main() -> int:
     if chosen.list or not specs:
         console.print("\n".join(specs) or "no spec matches", highlight=False)
         return 0 if specs else 1
-    reasons = suite.known_failures()
+    reasons = suite.known_failures(source)
     left_out = [] if chosen.known else [spec for spec in specs if suite.reason(spec, reasons)]
     logs = chosen.logs or Path(tempfile.mkdtemp(prefix="joiner-upstream-logs-"))
     logs.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bench.upstream import __main__ as upstream
 from bench.upstream import suite
-from bench.upstream.suite import Outcome, State
+from bench.upstream.suite import Outcome, Source, State
 
 SPEC = "Disruption Drift NodePool Drift Taints"
 
@@ -148,5 +148,6 @@ def test_the_table_has_every_spec_and_the_totals() -> None:
     assert "3 specs: 1 passed, 1 failed, 1 known; 1.5 minutes" in printed.getvalue()
 
 
-def test_every_recorded_reason_has_an_explanation() -> None:
-    assert all(why and part for part, why in suite.known_failures().items())
+@pytest.mark.parametrize("source", [suite.CORE, suite.PROVIDER], ids=lambda source: source.name)
+def test_every_recorded_reason_has_an_explanation(source: Source) -> None:
+    assert all(why and part for part, why in suite.known_failures(source).items())
