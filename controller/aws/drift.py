@@ -11,6 +11,15 @@ from controller.aws.instancetypes.offerings import image_for
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 
+AMI_DRIFT = "AMIDrift"
+
+
+def static_drift_reason(claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
+    """Return the reason if the hashed fields of the EC2NodeClass have changed, or None."""
+    then, now = claim.metadata.annotations, node_class.metadata.annotations
+    is_changed = hashes.differ(then, now, labels.NODECLASS_HASH, labels.NODECLASS_HASH_VERSION)
+    return "NodeClassDrift" if is_changed else None
+
 
 def drift_reason(
     claim: NodeClaim,
@@ -23,16 +32,13 @@ def drift_reason(
 ) -> str | None:
     """Return the first reason for which the instance has drifted, or None.
 
-    An instance that has left its capacity reservation continues as an on-demand instance. That is
-    not drift.
+    Hashed fields are not compared; see `static_drift_reason`. An instance that has left its
+    capacity reservation continues as an on-demand instance. That is not drift.
 
     Raises:
         CloudProviderError: the status of the NodeClaim or EC2NodeClass lacks a field to compare.
 
     """
-    then, now = claim.metadata.annotations, node_class.metadata.annotations
-    if hashes.differ(then, now, labels.NODECLASS_HASH, labels.NODECLASS_HASH_VERSION):
-        return "NodeClassDrift"
     if not claim.status.image_id or not node_class.status.security_groups:
         raise CloudProviderError(
             f"the AMI of {claim.metadata.name}, or the security groups of EC2NodeClass "
@@ -40,7 +46,7 @@ def drift_reason(
         )
     image = image_for(instance_type, node_class.status.amis)
     if image is None or image.id != claim.status.image_id:
-        return "AMIDrift"
+        return AMI_DRIFT
     if instance.security_groups != {g.id for g in node_class.status.security_groups}:
         return "SecurityGroupDrift"
     if instance.subnet_id not in {s.id for s in node_class.status.subnets}:

@@ -24,7 +24,7 @@ from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes import quantities
 from controller.aws.bootstrap import kubelet
 from controller.aws.cluster import VERSION_PERIOD, ClusterFacts
-from controller.aws.drift import drift_reason
+from controller.aws.drift import AMI_DRIFT, drift_reason, static_drift_reason
 from controller.aws.errors import PROFILE_INVALID, RequestError
 from controller.aws.instances import Instances
 from controller.aws.instancetypes.catalogue import Limits
@@ -381,7 +381,11 @@ class AWSCloudProvider:
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         every = await self.instance_types(node_class)
         instance_type = next((t for t in every if t.name == name), None)
+        if static := static_drift_reason(claim, node_class):
+            return static
         if instance_type is None:
+            if self._types.has_no_image(node_class, name):
+                return AMI_DRIFT
             raise CloudProviderError(
                 f"NodeClaim {claim.metadata.name}: cannot determine drift: EC2NodeClass "
                 f"{node_class.metadata.name} does not offer its instance type {name!r}"

@@ -68,6 +68,35 @@ async def test_each_difference_has_its_drift_reason(provider: AWSCloudProvider) 
     assert await provider.drift_reason(claim, subnets) == "SubnetDrift"
 
 
+ARM = AMIStatus(id="ami-arm", requirements=[within(labels.ARCH, "arm64")])
+
+
+async def test_an_instance_whose_type_runs_no_ami_of_the_class_any_more_has_drifted(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    claim = await launched(provider, node_class)
+
+    assert await provider.drift_reason(claim, with_status(node_class, amis=[ARM])) == "AMIDrift"
+
+
+async def test_a_changed_class_that_no_longer_offers_the_instance_type_is_drift(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    claim = await launched(provider, node_class)
+    local = SubnetStatus(id="subnet-local", zone="us-west-2-lax-1a", zone_id="usw2-lax1-az1")
+    elsewhere = with_status(node_class, subnets=[local])
+    revised = changed(
+        elsewhere,
+        metadata={"annotations": {labels.NODECLASS_HASH: "2", labels.NODECLASS_HASH_VERSION: "v6"}},
+    )
+
+    with pytest.raises(CloudProviderError, match="does not offer its instance type"):
+        await provider.drift_reason(claim, elsewhere)
+    assert await provider.drift_reason(claim, revised) == "NodeClassDrift"
+
+
 async def test_without_known_security_groups_no_drift_is_reported(
     provider: AWSCloudProvider,
 ) -> None:

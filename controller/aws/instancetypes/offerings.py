@@ -215,6 +215,12 @@ class InstanceTypes:
             known = built.together = _Merged(others, counted, tuple(merged))
         return known.all
 
+    def has_no_image(self, node_class: EC2NodeClass, instance_type: str) -> bool:
+        """Return whether the EC2NodeClass offers no such instance type only for lack of an AMI."""
+        amis = node_class.status.amis
+        suitable = self._suitable(node_class, {instance_type})
+        return any(image_for(each, amis) is None for each in suitable)
+
     def kubelet(self, node_class: EC2NodeClass, instance_type: str) -> Mapping[str, Any]:
         """Return the kubelet configuration of an instance type, with every expression evaluated."""
         info = self._described.by_name[instance_type]
@@ -340,13 +346,25 @@ class InstanceTypes:
 
         With `shared`, only these instance types are built, with each share of a GPU counted as one.
         """
+        for instance_type in self._suitable(
+            node_class, shared or self._described.by_name, counts_shares=bool(shared)
+        ):
+            # An instance type on which no AMI of the EC2NodeClass runs can never be launched.
+            image = image_for(instance_type, node_class.status.amis)
+            if image is not None:
+                yield instance_type, node_class.status.amis.index(image)
+
+    def _suitable(
+        self, node_class: EC2NodeClass, names: Collection[str], *, counts_shares: bool = False
+    ) -> Iterator[InstanceType]:
+        """Yield the instance types among `names` that fit the EC2NodeClass, whatever its AMIs."""
         family = family_of(node_class)
         sharing = self._drivers.sharing(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
         reserved = _by_type(node_class)
-        for name in sorted(shared or self._described.by_name):
+        for name in sorted(self._described.by_name.keys() & names):
             info = self._described.by_name[name]
-            if shared:
+            if counts_shares:
                 info = info.counting_shares
             zones = tuple(sorted(wanted & self._described.zones.get(name, frozenset())))
             if not zones or not info.architectures or not supports(info, node_class):
@@ -356,7 +374,7 @@ class InstanceTypes:
             except CelError:
                 continue  # the condition of the EC2NodeClass reports the error
             whole = capacity(info, own, self._limits)
-            instance_type = InstanceType(
+            yield InstanceType(
                 name=name,
                 requirements=requirements(
                     info,
@@ -370,10 +388,6 @@ class InstanceTypes:
                 overhead=overhead(info, own, self._limits, whole),
                 dynamic_resources=self._drivers.devices(name, sharing),
             )
-            # An instance type on which no AMI of the EC2NodeClass runs can never be launched.
-            image = image_for(instance_type, node_class.status.amis)
-            if image is not None:
-                yield instance_type, node_class.status.amis.index(image)
 
     def _offerings(
         self,
