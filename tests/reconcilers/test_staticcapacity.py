@@ -17,6 +17,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
+from controller.cloudprovider.instancetypes import Offering
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.staticcapacity.replication import (
@@ -25,7 +26,14 @@ from controller.reconcilers.staticcapacity.replication import (
     PERIOD,
     Replication,
 )
-from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
+from tests.builders import (
+    changed,
+    make_nodeclass,
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_type,
+)
 from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
 from tests.reconcilers.world import World
 
@@ -86,6 +94,30 @@ async def test_nodes_of_a_static_pool_with_a_capacity_reservation_are_launched_o
     await replicated(world)
 
     assert [shared_launch(claim) for claim in world.claims()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("left", "also", "created"),
+    [
+        pytest.param(0, (), 0, id="full"),
+        pytest.param(1, (), 1, id="with room"),
+        pytest.param(0, (make_offering("a", labels.ON_DEMAND, 0.1),), 1, id="on demand otherwise"),
+    ],
+)
+async def test_a_static_pool_waits_while_the_only_reservations_that_it_can_use_are_full(
+    left: int, also: tuple[Offering, ...], created: int
+) -> None:
+    world = make_world(1)
+    reservation = CapacityReservationStatus(id="cr-1")
+    world.seed(changed(make_nodeclass(), status={"capacityReservations": [reservation]}))
+    reserved = make_offering("a", labels.RESERVED, 0.0, reservation="cr-1")
+    reserved = reserved.with_reservation_capacity(left)
+    world.cloud.types = (make_type("m5.large", offerings=[reserved, *also]),)
+
+    pause = await replicated(world)
+
+    assert len(world.claims()) == created
+    assert pause == (PERIOD if created else AT_THE_LIMIT)
 
 
 async def test_a_static_claim_whose_create_got_no_response_is_not_part_of_two_launches() -> None:

@@ -19,11 +19,13 @@ from controller.apiserver.errors import (
 )
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
+from controller.disruption.offerings import awaited
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
+from controller.reconcilers.newnodes.supply import supply
 from controller.reconcilers.newnodes.writer import created
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
@@ -35,7 +37,7 @@ from controller.state.pods import forbids_disruption, is_daemon
 UNSYNCED = timedelta(seconds=1)
 PERIOD = timedelta(minutes=1)
 AT_THE_LIMIT = timedelta(seconds=30)
-"""How soon to try again if `limits.nodes` does not allow the missing nodes."""
+"""How soon to try again if `limits.nodes`, or full reservations, do not allow the missing nodes."""
 
 MOST_TOGETHER = 50
 """The largest number of NodeClaims of a static NodePool that share a CreateFleet call. They are
@@ -96,6 +98,10 @@ class Replication(PortUser):
             return None  # the change to Ready triggers another run
         limit = parsed(pool.spec.limits).get(NODES)
         within = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
+        if within > 0 and (full := await self._full_reservations(pool)):
+            fields = {"NodePool": pool.metadata.name, "capacity-reservations": sorted(full)}
+            log.info("waiting for room in the capacity reservations of the NodePool", extra=fields)
+            return AT_THE_LIMIT
         tried = self.registration_backoff.most_new(pool)
         count = min(missing, within if tried is None else min(within, tried))
         for node in self._nodes(pool, count):
@@ -108,6 +114,18 @@ class Replication(PortUser):
             log.info("nodepool node limit reached", extra={"NodePool": pool.metadata.name})
             return AT_THE_LIMIT
         return PERIOD
+
+    async def _full_reservations(self, pool: NodePool) -> Set[str]:
+        """Return the IDs of full capacity reservations, if a node can use nothing else.
+
+        EC2 would refuse its instance, and the NodeClaim would be deleted and created again and
+        again. Empty if the instance types of the NodePool cannot be read.
+        """
+        if not with_reservations(self.cluster, [pool], {}):
+            return frozenset()
+        supplied = await supply(self.cloud, self.cluster, [pool])
+        types = supplied.types.get(pool.metadata.name, ())
+        return awaited(types, node_from_template(pool).requirements)
 
     def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
         """Yield nodes of the pool's template; up to `MOST_TOGETHER` share a CreateFleet call.
