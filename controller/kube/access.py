@@ -52,7 +52,14 @@ class TokenFile:
     _token: str = field(default="", repr=False)
 
     def read(self) -> str:
-        """Return the token; the file is read only when it has changed."""
+        """Return the token; the file is read only when it has changed.
+
+        If the file cannot be read, return the token that was read before.
+
+        Raises:
+            AccessError: the file cannot be read, and no token was read before.
+
+        """
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_ino)
@@ -81,6 +88,10 @@ class TokenCommand:
         """Return the token; the program runs again shortly before it expires.
 
         Blocks while the program runs: `EXEC_SECONDS` at most.
+
+        Raises:
+            AccessError: the program fails, or does not print a token.
+
         """
         with self._lock:
             if self._is_due():
@@ -91,6 +102,10 @@ class TokenCommand:
         """Return the token; the program runs in a separate thread.
 
         Concurrent requests share one run. They use the old token meanwhile if it is still valid.
+
+        Raises:
+            AccessError: as for `read`.
+
         """
         if not self._is_due():
             return self._token
@@ -276,7 +291,10 @@ def _access(config: Any, path: Path, name: str) -> Access:
     cluster = _named(config, "clusters", context.get("cluster", ""), "cluster", path)
     user = _named(config, "users", context["user"], "user", path) if context.get("user") else {}
     if "auth-provider" in user:
-        raise AccessError(f"{path}: credentials by auth-provider are not supported")
+        raise AccessError(
+            f"{path}: user {context['user']!r} has an auth-provider, which is not supported: give "
+            "it a token, a client certificate or an exec plugin"
+        )
     return Access(
         server=cluster["server"].rstrip("/"),
         ca=_pem(cluster, "certificate-authority", path),

@@ -237,7 +237,12 @@ class Leadership:
                 )
                 log.info("released Lease %s/%s", self.namespace, self.name)
         except (ApiError, TimeoutError) as exc:
-            log.warning("failed to release Lease %s/%s: %s", self.namespace, self.name, exc)
+            log.warning(
+                "failed to release Lease %s/%s: %s; another replica leads once it expires",
+                self.namespace,
+                self.name,
+                exc,
+            )
 
 
 class Fence:

@@ -235,7 +235,7 @@ class Replica:
                 tasks.create_task(assembly.run())
 
         if self._observes:
-            log.info("observing: the controller writes nothing and takes no Lease")
+            log.info("DISRUPTION_MODE=observe: the controller writes nothing and takes no Lease")
         if options.disable_leader_election or self._observes:
             await act()
             return

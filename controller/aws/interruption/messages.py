@@ -134,7 +134,8 @@ class Interruptions:
         if failures and not any(received):
             raise failures[0]
         for failure in failures:
-            log.warning("sqs:ReceiveMessage failed; retrying", extra={"error": str(failure)})
+            fields = {"queue": self._name, "error": str(failure)}
+            log.warning("sqs:ReceiveMessage failed; retrying", extra=fields)
         return [self._notice(message) for messages in received for message in messages]
 
     async def acknowledge(self, notice: Notice) -> None:

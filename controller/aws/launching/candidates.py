@@ -118,7 +118,8 @@ class Writer:
         image = image_for(instance_type, self.node_class.status.amis)
         if image is None:
             raise NodeClassNotReadyError(
-                f"no AMI of the EC2NodeClass is compatible with {instance_type.name}"
+                f"no AMI of EC2NodeClass {self.node_class.metadata.name} is compatible with "
+                f"{instance_type.name}"
             )
         pods = instance_type.capacity.get(PODS, 0) // MILLI
         efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa(self.claim) else 0

@@ -90,8 +90,10 @@ def read_folder(folder: Path) -> list[Wire]:
 def _documents(path: Path) -> Iterator[Wire]:
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise CommandError(f"{path}: {error}") from error
+    except OSError as error:
+        raise CommandError(f"{path}: {os.strerror(error.errno or 0)}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise CommandError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     for wire in documents:
         if isinstance(wire, dict) and wire.get("kind") == NODE_POOL.name:
             yield wire

@@ -347,7 +347,7 @@ class Orchestrator(PortUser):
                 )
             except ApiError as error:
                 if self._changes.has_changed(f"{node.node_pool}: {error}"):
-                    fields = {"NodePool": node.node_pool}
+                    fields = {"NodePool": node.node_pool, "replaces": sorted(command.names)}
                     log.warning("cannot create nodeclaim: %s", error, extra=fields)
                 return False
             if claim is None:

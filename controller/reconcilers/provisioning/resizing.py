@@ -142,7 +142,8 @@ class Resizing(PortUser):
             return
         except TooManyRequestsError as error:
             self.metrics.evicted(error.status)
-            log.info("cannot evict pod for a resize: %s", error, extra={"Pod": pod.key})
+            fields = {"Pod": pod.key, "resized": resized}
+            log.info("cannot evict pod to free capacity for a resize: %s", error, extra=fields)
             return
         self.metrics.evicted(200)
         message = f"Evicted pod to free capacity for the resize of {resized}"

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Surge(PortUser):
-    """Restarts Deployments, once for each pod on a draining node."""
+    """Restarts a Deployment for each pod on a draining node that requests it by annotation."""
 
     ports: Ports
     _until: dict[str, dict[str, datetime]] = field(default_factory=dict)
@@ -92,8 +92,8 @@ class Surge(PortUser):
             resource_version=deployment.metadata.resource_version,
         )
         log.info(
-            "rolling deployment",
-            extra={"Deployment": deployment.metadata.name, "Pod": pod.key},
+            "restarting deployment, so that a replacement runs before the pod is deleted",
+            extra={"Deployment": deployment.metadata.key, "Pod": pod.key},
         )
 
     async def _report_vain(self, pod: Pod, node: Node, why: str) -> None:

@@ -177,8 +177,8 @@ class VolumeIndex:
             raise VolumeError(f"StorageClass {spec.storage_class_name} of {description} not found")
         if storage_class.volume_binding_mode == "Immediate":
             raise VolumeError(
-                f"{description} is not bound yet: its StorageClass {spec.storage_class_name} binds "
-                "immediately"
+                f"{description} is not bound yet: StorageClass {spec.storage_class_name} has "
+                "volumeBindingMode Immediate, so the pod waits until the volume is provisioned"
             )
         terms = tuple(
             requirements.read([part.requirement for part in term.match_label_expressions])
