@@ -202,7 +202,7 @@ def _usage() -> str:
 
 
 def script() -> int:
-    """Run the installed command."""
+    """Run `joiner` with the arguments of this process; return the exit status."""
     return main(sys.argv[1:], os.environ)
 
 

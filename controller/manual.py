@@ -18,7 +18,7 @@ default."""
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the text that `joiner run --help` prints."""
     return "\n\n".join([OPENING, *map(_entry, SETTINGS)])
 
 

@@ -173,7 +173,7 @@ GATE_DISABLED = "FeatureGateDisabled"
 
 
 def gate_disabled(subject: str, gate: str) -> str:
-    """Return the message of that condition; `subject` is the kind or the field."""
+    """Return the message that a feature gate is off; `subject` is the kind or field it concerns."""
     return (
         f"{subject} has no effect: the feature gate {gate} is off. To turn it on, add "
         f"{gate}=true to the setting FEATURE_GATES"
@@ -646,7 +646,7 @@ class Options:
 
     @property
     def installation_tag(self) -> str:
-        """Value of the tag that names this installation."""
+        """Value of the tag that names this installation; by default the cluster's name."""
         return self.installation or self.cluster_name
 
     @property

@@ -71,7 +71,12 @@ class Side(Protocol):
 async def until(
     claim: str, holds: Callable[[], Awaitable[bool]], *, patience: float = PATIENCE_SECONDS
 ) -> None:
-    """Wait until the condition holds. Raises a TimeoutError that names the condition."""
+    """Wait until `holds` returns true.
+
+    Raises:
+        TimeoutError: it does not within `patience` seconds; `claim` describes it in the message.
+
+    """
     end = time.monotonic() + patience
     while not await holds():
         if time.monotonic() > end:

@@ -531,7 +531,7 @@ class Deletions(Fault):
 
 
 class Messages(Fault):
-    """The queue is full of notices: foreign, duplicate, broken, and real ones."""
+    """Bursts of messages in the interruption queue: foreign, duplicate, malformed, and valid."""
 
     async def inject(self, scene: Scene) -> None:
         while True:

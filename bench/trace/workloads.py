@@ -159,12 +159,12 @@ class Member:
 
     @property
     def key(self) -> str:
-        """Its namespace and name."""
+        """The pod's namespace and name, as namespace/name."""
         return self.seen.key
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The pod's name, without its namespace."""
         return self.seen.metadata.name
 
     def see(self, **changes: Any) -> None:

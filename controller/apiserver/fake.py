@@ -264,7 +264,15 @@ class FakeApiServer:
         self._delete(kind, key, body, grace_period_seconds, propagation or "Background")
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod unless a disruption budget forbids it; the budget is reduced by one."""
+        """Evict a pod and reduce `disruptionsAllowed` of its PodDisruptionBudget by one.
+
+        Raises:
+            NotFoundError: the pod does not exist.
+            ConflictError: another pod has its name.
+            TooManyRequestsError: its budget allows no disruption.
+            UnavailableError: it has several budgets.
+
+        """
         self._maybe_refuse("evict", kinds.POD)
         key = (namespace, name)
         body = self._body(kinds.POD, key)

@@ -39,23 +39,23 @@ class ReadOnlyApiServer:
         return self._api.watch(kind)
 
     async def create(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
-        """Refuse the write."""
+        """Raise ForbiddenError without a request."""
         raise _refused(f"create {kind.plural}")
 
     async def patch(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
-        """Refuse the write."""
+        """Raise ForbiddenError without a request."""
         raise _refused(f"patch {kind.plural}")
 
     async def delete(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
-        """Refuse the write."""
+        """Raise ForbiddenError without a request."""
         raise _refused(f"delete {kind.plural}")
 
     async def evict(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse the write."""
+        """Raise ForbiddenError without a request."""
         raise _refused("evict")
 
     async def replace(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
-        """Refuse the write."""
+        """Raise ForbiddenError without a request."""
         raise _refused(f"replace {kind.plural}")
 
 

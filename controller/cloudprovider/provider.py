@@ -167,7 +167,10 @@ class CloudProvider(Protocol):
         """Return every instance of this cluster's NodeClaims that is not terminated."""
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which of these capacity reservations end soon, and with them their instances."""
+        """Return which of these capacity reservations are capacity blocks that end soon.
+
+        EC2 terminates the instances of a block before it ends.
+        """
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""
@@ -188,7 +191,7 @@ class CloudProvider(Protocol):
         """Return the unacknowledged findings of the cloud's status checks, without waiting."""
 
     async def acknowledge(self, notice: Notice) -> None:
-        """Record that a notice was handled."""
+        """Record that a notice was handled, so that it is not returned again."""
 
     def shifted_zones(self) -> frozenset[str]:
         """Return the IDs of the zones with a zonal shift: no nodes are launched there."""

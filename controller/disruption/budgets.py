@@ -124,7 +124,10 @@ class Budgets:
         consuming: Mapping[str, int],
         now: datetime,
     ) -> Budgets:
-        """Return the budgets of every NodePool now; counts are by NodePool name."""
+        """Return the budgets of every NodePool now.
+
+        `nodes` and `consuming` are, by NodePool name, the counts that `allowed` takes; 0 if absent.
+        """
         return cls(
             {
                 pool.metadata.name: allowed(

@@ -81,7 +81,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_time_limit(parser: argparse.ArgumentParser) -> None:
-    """Add the time limit of the computation."""
+    """Add the option `--time-limit`, the time limit of the computation in seconds."""
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -92,7 +92,7 @@ def add_time_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the format of the output."""
+    """Add the option `--output`, the format of the output."""
     parser.add_argument(
         "-o",
         "--output",
@@ -103,7 +103,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_now(parser: argparse.ArgumentParser) -> None:
-    """Add the time that the command uses as the current time."""
+    """Add the option `--now`, the time that the command uses as the current time."""
     parser.add_argument(
         "--now",
         type=moment,

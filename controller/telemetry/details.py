@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Details(FromMirror):
-    """Series for each object."""
+    """Gauges with a series for each node, NodeClaim, pod and offering."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges."""

@@ -134,7 +134,13 @@ class Provider(ABC):
 
     @abstractmethod
     def create(self, work: Work, inputs: Bag) -> Created:
-        """Create the resource."""
+        """Create the resource; return its ID and outputs.
+
+        Raises:
+            PartialFailureError: the resource exists, but is not ready.
+            ProviderError: it was not created.
+
+        """
 
     @abstractmethod
     def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:

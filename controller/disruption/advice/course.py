@@ -35,6 +35,7 @@ class Course:
     """Cache of data about pods, from one evaluation to the next."""
 
     blocked: Mapping[str, str] = field(default_factory=dict)
+    """Why the other nodes stay, by node name."""
 
     @property
     def cost_after(self) -> float:

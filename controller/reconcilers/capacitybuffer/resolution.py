@@ -53,7 +53,10 @@ class Resolution(PortUser):
     ports: Ports
 
     async def reconcile(self, key: str) -> timedelta | None:
-        """Resolve one buffer, named `namespace/name`."""
+        """Resolve the buffer with the key `namespace/name`; returns when to resolve it again.
+
+        Returns None if the buffer is deleted or being deleted.
+        """
         namespace, _, name = key.partition("/")
         buffer = self.cluster.get(CAPACITY_BUFFER, name, namespace)
         if buffer is None or buffer.metadata.is_deleting:

@@ -34,7 +34,10 @@ class CapacityType(PortUser):
     ports: Ports
 
     async def run_once(self) -> timedelta:
-        """Compare every reserved NodeClaim with its instance; calls EC2 only if there is one."""
+        """Compare every reserved NodeClaim with its instance; returns when to compare again.
+
+        Calls EC2 only if there is a reserved NodeClaim.
+        """
         reserved = [
             claim
             for claim in self.cluster.list(NODE_CLAIM)

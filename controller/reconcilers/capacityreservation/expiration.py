@@ -29,7 +29,7 @@ class BlockExpiration(PortUser):
     ports: Ports
 
     async def run_once(self) -> timedelta:
-        """Check every reservation once."""
+        """Delete the NodeClaims of blocks that end soon; returns when to check again."""
         now = self.clock()
         known = {
             reservation.id: reservation

@@ -98,7 +98,10 @@ class Disruptor(PortUser):
     order, then the nodes that only budgets keep."""
 
     async def run_once(self) -> timedelta:
-        """Run one round; returns when to run the next."""
+        """Decide on disruptions, begin or propose them, and report blocked nodes.
+
+        Returns when to run the next round.
+        """
         if not self.cluster.synced:
             return UNSYNCED
         if not self._has_resumed:

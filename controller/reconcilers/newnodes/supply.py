@@ -30,7 +30,11 @@ class PoolSupply:
 
 
 async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePool]) -> PoolSupply:
-    """Return the instance types that NodePools can launch now."""
+    """Return the instance types that NodePools can launch now.
+
+    NodePools whose EC2NodeClass does not exist are left out. If the cloud does not return the
+    instance types of a NodePool, its error is in `problems`.
+    """
     supplied = PoolSupply()
     for pool in pools:
         name = pool.metadata.name

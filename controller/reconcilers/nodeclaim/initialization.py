@@ -58,7 +58,7 @@ def obstacle(
 
 
 async def initialize(api: ApiServer, node: Node) -> Node:
-    """Mark the node as initialized."""
+    """Set the label `karpenter.sh/initialized` on the node; return the updated node."""
     return await api.patch(
         NODE, node.metadata.name, {"metadata": {"labels": {labels.INITIALIZED: "true"}}}
     )

@@ -21,7 +21,10 @@ class PodEvents(PortUser):
     ports: Ports
 
     async def reconcile(self, node_name: str) -> timedelta | None:
-        """Write the time to the NodeClaim, unless it was written within `WINDOW`."""
+        """Write the current time to the node's NodeClaim, unless it was written within `WINDOW`.
+
+        Returns None: only the next pod event needs another call.
+        """
         node = self.cluster.get(NODE, node_name)
         claim = self.cluster.claim_of(node) if node is not None else None
         if claim is None or claim.metadata.is_deleting:

@@ -16,9 +16,13 @@ from controller.constraints.taints import HELD
 
 
 async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool = False) -> Node:
-    """Copy the NodeClaim's labels, taints and ownership to the node.
+    """Copy the NodeClaim's labels, taints and ownership to the node; return the updated node.
 
-    If `held`, the node gets the taint that keeps pods off for now.
+    If `held`, the node gets the taint `taints.HELD`, which keeps other pods off it.
+
+    Raises:
+        ConflictError: the node has changed since it was read.
+
     """
     spec = {"taints": _taints(claim, node, held=held) or None}
     return await api.patch(

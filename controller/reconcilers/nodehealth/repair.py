@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Repair(PortUser):
-    """Repairs one node at a time."""
+    """Deletes the NodeClaim of a node that is unhealthy longer than its toleration."""
 
     ports: Ports
 

@@ -34,7 +34,7 @@ class Evaluation(PortUser):
     ports: Ports
 
     async def reconcile(self, _key: str) -> timedelta:
-        """Evaluate every overlay again."""
+        """Evaluate every overlay, whatever the key; returns when to evaluate again."""
         overlays = self.cluster.list(NODE_OVERLAY)
         if not overlays:
             return PERIOD

@@ -66,7 +66,10 @@ class Replication(PortUser):
     """The name of the NodeClaim whose create request got no response, by NodePool."""
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Create or delete NodeClaims until their number is `spec.replicas`."""
+        """Create or delete NodeClaims until their number is `spec.replicas`.
+
+        Returns when to check again, None if the NodePool is not static or is being deleted.
+        """
         pool = self.cluster.get(NODE_POOL, name)
         if pool is None or pool.spec.replicas is None or pool.metadata.is_deleting:
             return None

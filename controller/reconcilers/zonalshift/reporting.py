@@ -36,7 +36,7 @@ class ZonalShiftReporting(PortUser):
     _before: frozenset[str] = field(default=frozenset(), init=False)
 
     async def run_once(self) -> timedelta:
-        """Publish events on the NodePools that a change affects."""
+        """Publish events on the NodePools that a change affects; returns when to run again."""
         before, self._before = self._before, self.cloud.shifted_zones()
         changes = {
             **dict.fromkeys(self._before - before, DETECTED),

@@ -67,7 +67,8 @@ class Catalog:
 
     Rows: `pool_of_row`, `types` and, rows × resources of `axis`, `allocatable` (for pods, without
     the DaemonSets' requests), `capacity` (of the instance) and `overhead` (the DaemonSets'
-    requests).
+    requests). `daemon_group` is a row's index into `daemons_of_row`, whose entries are indices into
+    `daemons`.
 
     Columns: `row_of`, `price` in $/h, `available`, `reservation_of` (index into `reservations`, −1
     for none).

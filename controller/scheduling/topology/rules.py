@@ -55,8 +55,9 @@ def minimum(group: TopologyGroup, counts: Collection[float]) -> float:
 def limit(group: TopologyGroup, *, own: bool, least: float = 0) -> float:
     """Return the greatest number of counted pods in a domain with pods that state the group's rule.
 
-    For a spread the skew, count minus `least`, is at most `maxSkew`. For anti-affinity the only
-    counted pod in the domain is the pod that states it.
+    `own` says whether the group counts the pods that state the rule. For a spread the skew, count
+    minus `least`, is at most `maxSkew`. For anti-affinity the only counted pod in the domain is the
+    pod that states it.
     """
     if group.type is TopologyType.SPREAD:
         return group.max_skew + least
@@ -70,8 +71,8 @@ def admits(
 ) -> bool:
     """Whether a domain with `count` counted pods admits one more pod that states the group's rule.
 
-    `first` says that the group counts no pod in any domain. The first pod of an affinity to pods
-    like itself is admitted in any domain.
+    `own` and `least` are as for `limit`. `first` says that the group counts no pod in any domain.
+    The first pod of an affinity to pods like itself is admitted in any domain.
     """
     if group.type is TopologyType.AFFINITY:
         return count > 0 or (own and first)

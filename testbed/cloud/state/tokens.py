@@ -71,7 +71,13 @@ class ClaimsReviewer:
     """Trusts a token's own claims: for test clouds without a cluster."""
 
     def review(self, token: str, *, audience: str) -> ServiceAccount:
-        """Check audience and expiry, but not the signature."""
+        """Return the service account of a token; its signature is not checked.
+
+        Raises:
+            TokenRefusedError: the token has another audience, has expired, or names no service
+                account.
+
+        """
         claims = claims_of(token)
         audiences = claims.get("aud", [])
         if audience not in ([audiences] if isinstance(audiences, str) else audiences):

@@ -88,7 +88,10 @@ class Evaluator:
 
     @classmethod
     def conceding(cls, conceded: PreferencePrices, expired: Callable[[], bool]) -> Evaluator:
-        """Return the evaluator of the cluster in which pods give up their preferences."""
+        """Return the evaluator of the cluster in which pods give up their preferences.
+
+        `expired` returns true when the time limit is reached.
+        """
         problem, candidates = conceded.problem, conceded.candidates
         simulation = Simulation(problem, candidates, expired=expired)
         return cls(problem, candidates, simulation, expired, conceded)
