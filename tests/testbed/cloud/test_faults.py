@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -62,7 +63,10 @@ def test_an_ordered_fault_affects_only_its_calls_and_count(ec2: Any, control: Cl
     ec2.describe_subnets()
 
 
-def test_botocores_retries_recover_from_a_throttle(aws: Aws, control: CloudControl) -> None:
+def test_botocores_retries_recover_from_a_throttle(
+    aws: Aws, control: CloudControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None))
     control.order_fault(service="ec2", code="RequestLimitExceeded", status=503, times=2)
     ec2 = boto3.client(
         "ec2",
