@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from controller.state.launchrefusals import LaunchRefusals
+
 MAX_RESULTS = 4
 """The number of results that are kept for a NodePool, as in Karpenter."""
 
@@ -67,8 +69,9 @@ class _Record:
 
 @dataclass(slots=True)
 class Registrations:
-    """The results of the last nodes of each NodePool, by its name."""
+    """The results of the last nodes of each NodePool, by its name, and its refused launches."""
 
+    refusals: LaunchRefusals = field(default_factory=LaunchRefusals)
     _records: dict[str, _Record] = field(default_factory=dict)
     _circumstances: dict[str, object] = field(default_factory=dict)
 
@@ -120,6 +123,7 @@ class Registrations:
     def forget(self, pool: str) -> None:
         """Forget a pool that changed or was deleted."""
         self._records.pop(pool, None)
+        self.refusals.forget(pool)
         self._circumstances.pop(pool, None)
 
     def is_known(self, pool: str) -> bool:

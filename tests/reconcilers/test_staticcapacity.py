@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
+from controller.cloudprovider.errors import InsufficientCapacityError
 from controller.cloudprovider.instancetypes import Offering
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.disruption.problem import DisruptionSettings
@@ -35,7 +37,7 @@ from tests.builders import (
     make_type,
 )
 from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
-from tests.reconcilers.world import World
+from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 PLAIN = DisruptionSettings()
 
@@ -118,6 +120,71 @@ async def test_a_static_pool_waits_while_the_only_reservations_that_it_can_use_a
 
     assert len(world.claims()) == created
     assert pause == (PERIOD if created else AT_THE_LIMIT)
+
+
+@pytest.mark.parametrize("capacity_type", [labels.ON_DEMAND, labels.SPOT])
+async def test_a_static_pool_waits_while_all_its_offerings_are_unavailable(
+    capacity_type: str,
+) -> None:
+    world = make_world(1)
+    refused = make_offering("a", capacity_type, 0.1, available=False)
+    world.cloud.types = (make_type("m5.large", offerings=[refused]),)
+
+    assert await replicated(world) == AT_THE_LIMIT
+    assert world.claims() == []
+    (message,) = await world.events("NoCompatibleInstanceTypes")
+    assert message.startswith(
+        "NodePool requirements filtered out all compatible available instance types"
+    )
+
+    world.cloud.types = (make_type("m5.large", offerings=[replace(refused, available=True)]),)
+    assert await replicated(world) == PERIOD
+    assert len(world.claims()) == 1
+
+
+async def refusing(world: World) -> tuple[timedelta | None, int]:
+    """Reconcile the pool, refuse every launch; returns the pause and the number of NodeClaims."""
+    pause = await replicated(world)
+    claims = world.claims()
+    lifecycle = make_lifecycle(world, Unprepared())
+    refusal = InsufficientCapacityError("no capacity")
+    world.cloud.fail("launch", refusal, times=len(claims))
+    for claim in claims:
+        await lifecycle.reconcile(claim.metadata.name)
+        world.see()
+        await lifecycle.reconcile(claim.metadata.name)
+    world.see()
+    assert world.claims() == []
+    return pause, len(claims)
+
+
+async def test_a_static_pool_waits_longer_after_each_refused_launch() -> None:
+    world = make_world(2)
+
+    assert await refusing(world) == (PERIOD, 2)
+    world.pass_time(seconds=0.1)
+    assert await refusing(world) == (PERIOD, 2)
+    for pause in (1, 2, 4, 8, 16, 30, 30):
+        assert await refusing(world) == (timedelta(seconds=pause), 0)
+        world.pass_time(seconds=pause)
+        assert await refusing(world) == (PERIOD, 2)
+
+    assert "no capacity (InsufficientCapacity)" in await world.events("LaunchFailed")
+
+
+async def test_a_launched_node_ends_the_wait_of_a_static_pool() -> None:
+    world = make_world(1)
+    await refusing(world)
+    await refusing(world)
+    world.pass_time(seconds=1)
+    await replicated(world)
+    (claim,) = world.claims()
+    await make_lifecycle(world, Unprepared()).reconcile(claim.metadata.name)
+    world.seed(make_static(2))
+
+    assert await replicated(world) == PERIOD
+
+    assert len(world.claims()) == 2
 
 
 async def test_a_static_claim_whose_create_got_no_response_is_not_part_of_two_launches() -> None:

@@ -17,6 +17,9 @@ from controller.cloudprovider.provider import CloudProvider
 from controller.constraints.requirements import read
 from controller.state.cluster import Cluster
 
+NO_COMPATIBLE = "NodePool requirements filtered out all compatible available instance types"
+"""The message of the event `NoCompatibleInstanceTypes`, as in Karpenter."""
+
 
 @dataclass(slots=True)
 class PoolSupply:

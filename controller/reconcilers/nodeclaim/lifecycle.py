@@ -249,6 +249,8 @@ class Lifecycle(PortUser):
                 "capacity-type": instance.capacity_type,
             },
         )
+        if (owner := self.cluster.owner_of(claim)) is not None:
+            self.registrations.refusals.forget(owner)
         return await self._record_launch(claim, instance)
 
     async def _give_up_launch(self, claim: NodeClaim, error: CloudProviderError) -> None:
@@ -278,6 +280,9 @@ class Lifecycle(PortUser):
             "deleting nodeclaim that cannot be launched",
             extra={"NodeClaim": claim.metadata.name, "reason": reason, "error": str(error)},
         )
+        if (owner := self.cluster.owner_of(claim)) is not None:
+            failure = f"{error} ({error.reason})"[:MESSAGE_LIMIT]
+            self.registrations.refusals.refused(owner, failure, self.clock())
         await self._delete(claim, reason)
 
     async def _report_launch_failure(self, claim: NodeClaim, error: Exception) -> None:

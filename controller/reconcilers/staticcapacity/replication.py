@@ -17,6 +17,7 @@ from controller.apiserver.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
+from controller.cloudprovider.compatibility import offerings_of
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.disruption.offerings import awaited
@@ -25,7 +26,7 @@ from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
-from controller.reconcilers.newnodes.supply import supply
+from controller.reconcilers.newnodes.supply import NO_COMPATIBLE, supply
 from controller.reconcilers.newnodes.writer import created
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
@@ -37,7 +38,8 @@ from controller.state.pods import forbids_disruption, is_daemon
 UNSYNCED = timedelta(seconds=1)
 PERIOD = timedelta(minutes=1)
 AT_THE_LIMIT = timedelta(seconds=30)
-"""How soon to try again if `limits.nodes`, or full reservations, do not allow the missing nodes."""
+"""How soon to try again if `limits.nodes`, or unavailable offerings, do not allow the missing
+nodes."""
 
 MOST_TOGETHER = 50
 """The largest number of NodeClaims of a static NodePool that share a CreateFleet call. They are
@@ -101,12 +103,12 @@ class Replication(PortUser):
             return None  # the change to Ready triggers another run
         limit = parsed(pool.spec.limits).get(NODES)
         within = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
-        if within > 0 and (full := await self._full_reservations(pool)):
-            fields = {"NodePool": pool.metadata.name, "capacity-reservations": sorted(full)}
-            log.info("waiting for room in the capacity reservations of the NodePool", extra=fields)
-            return AT_THE_LIMIT
+        if within > 0 and (pause := await self._has_to_wait(pool)):
+            return pause
         tried = self.registration_backoff.most_new(pool)
         count = min(missing, within if tried is None else min(within, tried))
+        if count > 0:
+            self.registration_backoff.registrations.refusals.attempted(pool.metadata.name)
         for node in self._nodes(pool, count):
             claim = await self._create(pool, node)
             self.cluster.insert_claim(claim)
@@ -118,17 +120,37 @@ class Replication(PortUser):
             return AT_THE_LIMIT
         return PERIOD
 
-    async def _full_reservations(self, pool: NodePool) -> Set[str]:
-        """Return the IDs of full capacity reservations, if a node can use nothing else.
+    async def _has_to_wait(self, pool: NodePool) -> timedelta:
+        """Return how long the pool has to wait before it creates NodeClaims; zero if it need not.
 
-        EC2 would refuse its instance, and the NodeClaim would be deleted and created again and
-        again. Empty if the instance types of the NodePool cannot be read.
+        It waits while EC2 would refuse their instances: the NodeClaims would be deleted and created
+        again and again.
         """
-        if not with_reservations(self.cluster, [pool], {}):
-            return frozenset()
+        if unavailable := await self._unavailable(pool):
+            reason, message, pause = "NoCompatibleInstanceTypes", unavailable, AT_THE_LIMIT
+        else:
+            refusals = self.registration_backoff.registrations.refusals
+            pause, message = refusals.waiting(pool.metadata.name, self.clock())
+            reason = "LaunchFailed"
+        if pause:
+            await self.recorder.publish(NODE_POOL, pool, "Warning", reason, message)
+            fields = {"NodePool": pool.metadata.name, "reason": message}
+            log.info("waiting with the nodeclaims of the nodepool", extra=fields)
+        return pause
+
+    async def _unavailable(self, pool: NodePool) -> str:
+        """Return why no offering is available for a node of the pool; empty if one is.
+
+        Empty, too, if the instance types of the NodePool cannot be read.
+        """
         supplied = await supply(self.cloud, self.cluster, [pool])
-        types = supplied.types.get(pool.metadata.name, ())
-        return awaited(types, node_from_template(pool).requirements)
+        types = supplied.types.get(pool.metadata.name)
+        requirements = node_from_template(pool).requirements
+        if types is None or any(o.available for o in offerings_of(types, requirements)):
+            return ""
+        full = ", ".join(sorted(awaited(types, requirements)))
+        detail = f"capacity reservation {full} is full" if full else "all offerings are unavailable"
+        return f"{NO_COMPATIBLE}: {supplied.problems[pool.metadata.name] or detail}"
 
     def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
         """Yield nodes of the pool's template; up to `MOST_TOGETHER` share a CreateFleet call.
