@@ -237,6 +237,7 @@ def _provisioner(
         batch_window=batch_window,
         nomination=max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
         registration_backoff=registration_backoff,
+        min_values_policy=options.min_values_policy,
     )
 
 

@@ -23,8 +23,17 @@ from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.results import Results
+from controller.scheduling.settings import BEST_EFFORT, STRICT, Settings
 from controller.state.snapshot import Snapshot
-from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
+from tests.builders import (
+    changed,
+    make_nodeclass,
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_type,
+    make_types,
+)
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import World
 
@@ -565,6 +574,39 @@ async def test_a_pool_reports_the_requirement_that_no_type_satisfies() -> None:
 
     (message,) = await scenario.world.events("NoCompatibleInstanceTypes")
     assert f"no instance type meets {labels.INSTANCE_TYPE} In [m5.moonshot]" in message
+
+
+TOO_FEW_VALUES = (
+    "NodePool requirements filtered out all compatible available instance types due to minValues "
+    "incompatibility"
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "least", "messages"),
+    [
+        pytest.param(STRICT, 3, [TOO_FEW_VALUES], id="too few"),
+        pytest.param(STRICT, 2, [], id="enough"),
+        pytest.param(BEST_EFFORT, 3, [], id="relaxed"),
+    ],
+)
+async def test_a_pool_reports_that_too_few_instance_types_are_available_for_its_minvalues(
+    policy: str, least: int, messages: list[str]
+) -> None:
+    scenario = ProvisioningScenario()
+    scenario.settings = Settings(min_values_policy=policy)
+    scenario.provisioner.min_values_policy = policy
+    full = make_offering("a", labels.ON_DEMAND, 0.1, available=False)
+    scenario.world.cloud.types = (*make_types(2, 4), make_type("full", offerings=[full]))
+    pool = make_nodepool()
+    flexible = Requirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=least)
+    pool.spec.template.spec.requirements.append(flexible)
+    scenario.world.seed(make_nodeclass(), pool, make_pod("web"))
+
+    await scenario.round()
+
+    assert await scenario.world.events("NoCompatibleInstanceTypes") == messages
+    assert bool(scenario.world.claims()) is not bool(messages)
 
 
 async def test_a_pool_never_exceeds_its_limits() -> None:

@@ -35,6 +35,7 @@ from tests.builders import (
     make_offering,
     make_pod,
     make_type,
+    make_types,
 )
 from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
@@ -140,6 +141,20 @@ async def test_a_static_pool_waits_while_all_its_offerings_are_unavailable(
     world.cloud.types = (make_type("m5.large", offerings=[replace(refused, available=True)]),)
     assert await replicated(world) == PERIOD
     assert len(world.claims()) == 1
+
+
+async def test_a_static_pool_waits_while_its_minvalues_are_not_met() -> None:
+    world = World()
+    pool = make_static(1)
+    flexible = Requirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=3)
+    pool.spec.template.spec.requirements.append(flexible)
+    world.seed(make_nodeclass(), pool)
+    world.cloud.types = make_types(2, 4)
+
+    assert await replicated(world) == AT_THE_LIMIT
+
+    (message,) = await world.events("NoCompatibleInstanceTypes")
+    assert message.endswith("due to minValues incompatibility")
 
 
 async def refusing(world: World) -> tuple[timedelta | None, int]:

@@ -10,15 +10,17 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.taints import Requirement
-from controller.cloudprovider.compatibility import has, is_met
+from controller.cloudprovider.compatibility import choices, has, is_met
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
-from controller.constraints.requirements import read
+from controller.constraints.requirements import minimum_values, read
 from controller.state.cluster import Cluster
 
 NO_COMPATIBLE = "NodePool requirements filtered out all compatible available instance types"
 """The message of the event `NoCompatibleInstanceTypes`, as in Karpenter."""
+
+TOO_FEW_VALUES = f"{NO_COMPATIBLE} due to minValues incompatibility"
 
 
 @dataclass(slots=True)
@@ -68,6 +70,28 @@ def ready_pools(pools: Iterable[NodePool]) -> list[NodePool]:
 def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
     """Return which of the pool's requirements exclude every instance type; empty if none does."""
     return _unmet(pool.spec.template.spec.requirements, lambda asked: is_met(asked, types))
+
+
+def lacks_values(pool: NodePool, types: Sequence[InstanceType]) -> bool:
+    """Return whether the available instance types have too few values for a `minValues`.
+
+    False if no instance type that meets the requirements is available.
+    """
+    asked = pool.spec.template.spec.requirements
+    minimums = minimum_values(asked)
+    available = choices(types, asked, {}) if minimums else ()
+    seen: dict[str, set[str]] = {key: set() for key in minimums}
+    for choice in available:
+        for attribute in choice.instance_type.requirements:
+            if attribute.key in seen:
+                seen[attribute.key].update(attribute.values)
+        for offering in choice.offerings:
+            for key in seen.keys() & offering.requirements.keys():
+                seen[key].add(offering.requirements[key])
+    terms = read(asked)
+    return bool(available) and any(
+        sum(map(terms[key].has, seen[key])) < least for key, least in minimums.items()
+    )
 
 
 def unmatched(pool: NodePool, types: Sequence[InstanceType]) -> str:

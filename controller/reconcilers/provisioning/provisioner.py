@@ -23,7 +23,12 @@ from controller.reconcilers.clock import first_noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
-from controller.reconcilers.newnodes.supply import ready_pools, supply
+from controller.reconcilers.newnodes.supply import (
+    TOO_FEW_VALUES,
+    lacks_values,
+    ready_pools,
+    supply,
+)
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.arrivals import Arrivals
@@ -35,6 +40,7 @@ from controller.reconcilers.provisioning.headstart import HeadStart, SolveInput
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.scheduling.results import NewNode, Results, about_pool
+from controller.scheduling.settings import STRICT
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 from controller.telemetry.logs import ChangeMonitor
@@ -86,6 +92,7 @@ class Provisioner(PortUser, ExpectedPods):
     batch_window: BatchWindow
     nomination: timedelta
     registration_backoff: RegistrationBackoff
+    min_values_policy: str = STRICT
     plan: PlacementPlan = field(default_factory=PlacementPlan)
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor)
     _causes: dict[str, str] = field(default_factory=dict)
@@ -237,8 +244,14 @@ class Provisioner(PortUser, ExpectedPods):
         await self._report_fills(fills, hosts(solved, made, virtual))
 
     async def _report_problems(self, solve_input: SolveInput) -> None:
+        supplied = solve_input.supplied
         for pool in solve_input.pools:
-            if problem := solve_input.supplied.problems.get(pool.metadata.name):
+            name = pool.metadata.name
+            problem = supplied.problems.get(name, "")
+            if not problem and self.min_values_policy == STRICT:
+                types = supplied.types.get(name, ())
+                problem = TOO_FEW_VALUES if lacks_values(pool, types) else ""
+            if problem:
                 await self.recorder.publish(
                     NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
                 )

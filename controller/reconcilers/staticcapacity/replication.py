@@ -26,7 +26,12 @@ from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
-from controller.reconcilers.newnodes.supply import NO_COMPATIBLE, supply
+from controller.reconcilers.newnodes.supply import (
+    NO_COMPATIBLE,
+    TOO_FEW_VALUES,
+    lacks_values,
+    supply,
+)
 from controller.reconcilers.newnodes.writer import created
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
@@ -145,9 +150,11 @@ class Replication(PortUser):
         """
         supplied = await supply(self.cloud, self.cluster, [pool])
         types = supplied.types.get(pool.metadata.name)
-        requirements = node_from_template(pool).requirements
-        if types is None or any(o.available for o in offerings_of(types, requirements)):
+        if types is None:
             return ""
+        requirements = node_from_template(pool).requirements
+        if any(o.available for o in offerings_of(types, requirements)):
+            return TOO_FEW_VALUES if lacks_values(pool, types) else ""
         full = ", ".join(sorted(awaited(types, requirements)))
         detail = f"capacity reservation {full} is full" if full else "all offerings are unavailable"
         return f"{NO_COMPATIBLE}: {supplied.problems[pool.metadata.name] or detail}"
