@@ -159,8 +159,9 @@ def _seconds(text: str) -> float:
 def _up(chosen: argparse.Namespace) -> int:
     directory = state_directory(chosen.name)
     if (state := _await_state(directory)) is None:
+        upcoming = [] if chosen.without_stack else [binaries.pulumi()]
         for binary in ("kwokctl", "kubectl"):
-            binaries.ensure(binary, progress=Terminal(errors))
+            binaries.ensure(binary, progress=Terminal(errors), upcoming=upcoming)
         try:
             _start_supervisor(chosen, directory)
         except RuntimeError:

@@ -121,8 +121,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _obtain(config: pytest.Config, toolsets: Sequence[Toolset]) -> None:
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
-        for toolset in {toolset.key: toolset for toolset in toolsets}.values():
-            Supply(progress=Terminal()).obtain(toolset)
+        wanted = list({toolset.key: toolset for toolset in toolsets}.values())
+        for number, toolset in enumerate(wanted, start=1):
+            Supply(progress=Terminal(), upcoming=wanted[number:]).obtain(toolset)
 
 
 def _needs_control_plane(item: pytest.Item) -> bool:

@@ -23,7 +23,7 @@ from testbed.environment import CHECKOUT
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import PulumiEngine
-from testbed.processes import owned
+from testbed.processes import binaries, owned
 from testbed.progress import Terminal
 from testbed.region.testbed import Testbed
 
@@ -80,9 +80,11 @@ def main() -> int:
     view = LiveView(console)
     began = time.monotonic()
     with owned.kept(_workplace()) as directory:
-        testbed = Testbed(directory=directory / "testbed", progress=Terminal(console))
+        progress = Terminal(console)
+        testbed = Testbed(directory=directory / "testbed", progress=progress)
         view.begin("testbed up")
         try:
+            binaries.ensure("kwokctl", progress=progress, upcoming=[binaries.pulumi()])
             with testbed:
                 view.end("testbed up", time.monotonic() - began, "control plane, cloud, kubelets")
                 engine = PulumiEngine(
@@ -90,7 +92,7 @@ def main() -> int:
                     project=CHECKOUT,
                     environment=testbed.environment(),
                     show=view.engine_line,
-                    progress=Terminal(console),
+                    progress=progress,
                 )
                 console.print(f"Pulumi plugins: {engine.home}", highlight=False)
                 environment = owned.marked(directory, {**os.environ, **testbed.environment()})

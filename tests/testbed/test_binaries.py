@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.server
 import io
+import os
+import shutil
 import subprocess
 import tarfile
 import threading
@@ -209,6 +212,71 @@ def test_a_changed_pin_is_another_set(module: Path) -> None:
     (module / "go.mod").write_text("module example.com/greeter\n\ngo 1.26.1\n")
 
     assert make_toolset(module).key != before
+
+
+@pytest.mark.parametrize("decision", ["FLAGS", "PINNED"])
+def test_another_way_to_build_is_another_set(
+    decision: str, module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make_toolset(module).key
+    monkeypatch.setattr(binaries, decision, {})
+
+    assert make_toolset(module).key != before
+
+
+@pytest.mark.process
+def test_the_modules_of_the_next_set_are_downloaded_while_a_set_compiles(
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = make_following(module, tmp_path)
+    # Opening a named pipe blocks until its other end is opened: the two run at the same time.
+    os.mkfifo(tmp_path / "pipe")
+    place_go(
+        tmp_path,
+        monkeypatch,
+        f'"list {following.module}") echo > {tmp_path}/pipe ;;'
+        f' "build {module}") read fetched < {tmp_path}/pipe ;;',
+    )
+
+    Supply(cache=tmp_path / "cache", upcoming=[following]).obtain(make_toolset(module))
+
+    assert calls_of_go(tmp_path).count(f"list {following.module}") == 1
+
+
+@pytest.mark.process
+def test_a_next_set_that_is_cached_is_not_downloaded_again(
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = make_following(module, tmp_path)
+    (tmp_path / "cache" / "binaries" / following.key).mkdir(parents=True)
+    place_go(tmp_path, monkeypatch)
+
+    Supply(cache=tmp_path / "cache", upcoming=[following]).obtain(make_toolset(module))
+
+    assert f"build {module}" in calls_of_go(tmp_path)
+    assert f"list {following.module}" not in calls_of_go(tmp_path)
+
+
+def make_following(module: Path, tmp_path: Path) -> Toolset:
+    folder = tmp_path / "following"
+    shutil.copytree(module, folder)
+    return dataclasses.replace(make_toolset(folder), name="following-v1")
+
+
+def place_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behavior: str = "") -> None:
+    """Make a program be Go that records its calls and acts on some, as `case` items say."""
+    program = tmp_path / "go-path" / "go"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$1 $PWD" >> {tmp_path}/calls\ncase "$1 $PWD" in {behavior}\n'
+        f"env*) echo go1.99 ;;\nesac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+
+
+def calls_of_go(tmp_path: Path) -> list[str]:
+    return (tmp_path / "calls").read_text().splitlines()
 
 
 def test_two_concurrent_runs_build_once(module: Path, tmp_path: Path, go: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_python_that_is_too_old_is_reported(module: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("is_uv_usable", [True, False])
-def test_uv_installs_the_packages_from_pips_index_or_pip_does(
+def test_uv_installs_the_packages_from_pips_index_and_they_are_compiled_or_pip_does_both(
     is_uv_usable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create(folder: Path, **_options: object) -> None:
@@ -85,4 +85,22 @@ def test_uv_installs_the_packages_from_pips_index_or_pip_does(
     assert uv.startswith("-m uv pip install")
     assert "--default-index https://pypi.example.com/simple" in uv
     assert uv.endswith(" ".join(environment.dependencies()))
-    assert [call.partition(" install ")[0] for call in after] == ["-m pip"] * (not is_uv_usable)
+    last = "-m compileall" if is_uv_usable else "-m pip install"
+    assert [call.startswith(last) for call in after] == [True]
+
+
+@pytest.mark.process
+def test_packages_of_which_little_is_imported_are_not_compiled(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3" / "site-packages"
+    for name in (*environment.HARDLY_IMPORTED, "boto3", "pulumi"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").touch()
+    (packages / "boto3" / "template.py").write_text("{{ not Python }}\n")
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+
+    environment._compile(python)
+
+    compiled = {folder.parent.name for folder in packages.glob("*/__pycache__")}
+    assert compiled == {"boto3", "pulumi"}
