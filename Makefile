@@ -29,13 +29,13 @@ check: ## lint, types and layers only
 unit: ## the tests that start and build nothing: less than three minutes on two cores
 	@py=$(PY); exec $$py -m pytest -m unit -n 2 --dist loadgroup
 
-pythons: ## the same on every supported Python
+pythons: ## the unit tests on every supported Python
 	@py=$(PY); exec $$py -m tests.pythons
 
 system: ## the end-to-end tests on the testbed; KUBERNETES=1.31 runs them on the oldest version
 	@py=$(PY); exec $$py -m pytest -m system
 
-clone: ## README's own way from a clean clone: pulumi install, up and destroy on the testbed
+clone: ## the README's steps in a clean clone: pulumi install, up and destroy on the testbed
 	@py=$(PY); exec $$py -m pytest tests/infra/fromclone.py -s
 
 disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
@@ -96,7 +96,7 @@ fmt: ## format the code
 up: ## start the testbed with the stack deployed, and leave it running
 	@py=$(PY); exec $$py -m testbed up
 
-env: ## the shell variables of the testbed: eval "$(make env)"
+env: ## print the shell variables of the testbed: eval "$(make env)"
 	@py=$(PY); exec $$py -m testbed env
 
 fault: ## cause a fault of the testbed's cloud: make fault FAULT="interrupt NODE"

@@ -3,8 +3,8 @@
     python -m bench.clusterchanges --seeds 1-20
 
 Each seed is one life of a stack, as in `bench.settingschanges`, which describes the rules. The
-stack creates the EKS cluster with its VPC, beside a VPC of others. The auditor also checks that the
-cluster, its subnets and compute for the controller are there while nodes run.
+stack creates the EKS cluster with its VPC, beside another owner's VPC. The auditor also checks that
+the cluster, its subnets and compute for the controller are there while nodes run.
 
 Prints the findings with the sequence that led to each, and `N runs, F findings`. The exit code is 1
 if there are any findings.

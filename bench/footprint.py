@@ -260,8 +260,10 @@ def main(argv: Sequence[str]) -> int:
     from testbed.cloud import Cloud
 
     parser = argparse.ArgumentParser(prog="bench.footprint", description=__doc__)
-    parser.add_argument("--pools", type=int, nargs="+", default=[1, 9], help="how many (1 and 9)")
-    parser.add_argument("--rounds", type=int, default=10, help="questions per stage (10)")
+    parser.add_argument(
+        "--pools", type=int, nargs="+", default=[1, 9], help="numbers of NodePools (1 and 9)"
+    )
+    parser.add_argument("--rounds", type=int, default=10, help="problems to solve per stage (10)")
     options = parser.parse_args(argv)
     print("| pools | after | controller | solver | disruption | all |")
     print("|---:|---|---:|---:|---:|---:|", flush=True)

@@ -144,7 +144,10 @@ def queue(messages: int) -> Iterator[str]:
 
 
 async def handle_all(url: str, messages: int, claims: int) -> tuple[float, float]:
-    """Return the time until the queue is empty: wall clock and CPU, in seconds."""
+    """Return the time until the queue is empty: wall clock and CPU, in seconds.
+
+    The queue at `url` has `messages` messages, and the cluster has `claims` NodeClaims.
+    """
     os.environ |= {"AWS_ENDPOINT_URL": url, "AWS_REGION": REGION}
     os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     session = Session(region=REGION)
@@ -168,8 +171,8 @@ async def handle_all(url: str, messages: int, claims: int) -> tuple[float, float
 def main(argv: Sequence[str]) -> int:
     """Fill the queue, handle all its messages, and print the rate."""
     parser = argparse.ArgumentParser(prog="bench.interruptions", description=__doc__)
-    parser.add_argument("--messages", type=int, default=5000, help="how many wait (5000)")
-    parser.add_argument("--claims", type=int, default=2000, help="how many nodes there are (2000)")
+    parser.add_argument("--messages", type=int, default=5000, help="messages in the queue (5000)")
+    parser.add_argument("--claims", type=int, default=2000, help="NodeClaims in the cluster (2000)")
     options = parser.parse_args(argv)
     with queue(options.messages) as url:
         seconds, worked = asyncio.run(handle_all(url, options.messages, options.claims))

@@ -249,7 +249,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.launches", description=__doc__)
     parser.add_argument("--nodes", type=int, default=500, help="how many nodes are needed (500)")
     parser.add_argument(
-        "--failures", type=int, default=0, help="launches of every fourth claim that EC2 fails (0)"
+        "--failures", type=int, default=0, help="calls of every fourth launch that EC2 fails (0)"
     )
     options = parser.parse_args(argv)
     logging.disable(logging.CRITICAL)

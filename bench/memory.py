@@ -35,7 +35,7 @@ class Meter:
             await asyncio.sleep(PAUSE_SECONDS)
 
     def sample(self) -> dict[str, float]:
-        """Take one sample; the largest replica is the leader."""
+        """Take one sample; return the MiB of each replica. The largest replica is the leader."""
         self.now = {replica: sum(map(pss, pids)) for replica, pids in self.groups().items()}
         for replica, mib in self.now.items():
             self.peak[replica] = max(mib, self.peak.get(replica, 0.0))
@@ -52,9 +52,9 @@ def pss(pid: int) -> float:
 
 
 def families(directory: Path, command: str) -> dict[str, list[int]]:
-    """Return the processes below `directory` whose command line contains `command`.
+    """Return the IDs of the processes in `directory` whose command line contains `command`.
 
-    Each list includes the descendants.
+    Each list has one such process and its descendants; its key is that process's ID.
     """
     pids = owned.belonging_to(directory)
     parents = {pid: _parent(pid) for pid in pids}

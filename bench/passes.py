@@ -115,8 +115,10 @@ def sides(world: World, only: str | None) -> Iterator[tuple[str, Pass]]:
 def main(argv: Sequence[str]) -> int:
     """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(prog="bench.passes", description=__doc__)
-    parser.add_argument("--nodes", default="500,2000", help="sizes: 500,2000")
-    parser.add_argument("--only", choices=("Joiner", "Karpenter"), help="one side alone")
+    parser.add_argument(
+        "--nodes", default="500,2000", help="numbers of nodes, one cluster each (500,2000)"
+    )
+    parser.add_argument("--only", choices=("Joiner", "Karpenter"), help="only this engine")
     options = parser.parse_args(argv)
     progress = Terminal()
     engines.binary("parity", progress)

@@ -209,9 +209,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--only", default="", help="worlds whose name begins so")
-    parser.add_argument("--repeat", type=int, default=3, help="repetitions; the median counts")
-    parser.add_argument("--most", type=int, default=10**9, help="leave out larger worlds")
+    parser.add_argument("--only", default="", help="only worlds whose name begins with this")
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="solves per world; the median counts (3)"
+    )
+    parser.add_argument("--most", type=int, default=10**9, help="leave out worlds with more pods")
     parser.add_argument(
         "--limit",
         type=float,

@@ -126,9 +126,9 @@ def measure(nodes: int, pods: int) -> dict[str, list[tuple[float, float]]]:
 def main() -> None:
     """Print how long each key took."""
     parser = argparse.ArgumentParser(prog="python -m bench.topkeys", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=2000)
+    parser.add_argument("--nodes", type=int, default=2000, help="nodes of the cluster (2000)")
     parser.add_argument("--pods", type=int, default=20_000)
-    parser.add_argument("--show", action="store_true", help="only show the cluster")
+    parser.add_argument("--show", action="store_true", help="show the cluster and measure nothing")
     chosen = parser.parse_args()
     if chosen.show:
         show(chosen.nodes, chosen.pods)

@@ -70,13 +70,15 @@ def _parser() -> argparse.ArgumentParser:
         f" kept in {cache_directory()} ($JOINER_CACHE changes that).",
     )
     verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    up = _verb(verbs, "up", _up, "start it in the background; return when it is ready")
+    up = _verb(verbs, "up", _up, "start a testbed in the background; return when it is ready")
     _add_settings(up)
     _verb(verbs, "env", _env, 'print the variables of a shell: eval "$(make env)"')
     _add_faults(_verb(verbs, "fault", _fault, "cause a fault of the test cloud"))
-    _verb(verbs, "down", _down, "stop it, and prove that nothing is left")
-    status = _verb(verbs, "status", _status, "show what runs")
-    status.add_argument("--json", action="store_true", help="print what the owner wrote down")
+    _verb(verbs, "down", _down, "stop the testbed, and check that nothing is left")
+    status = _verb(verbs, "status", _status, "show the parts of the testbed that run")
+    status.add_argument(
+        "--json", action="store_true", help="print the state that the testbed recorded"
+    )
     summary = "run the whole scenario, from pulumi up to pulumi destroy"
     demo = verbs.add_parser("demo", help=summary, description=summary)
     demo.set_defaults(verb=_demo)
@@ -97,7 +99,7 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
         "--name",
         type=_name,
         default="default",
-        help="which testbed of this checkout, to have several (default: %(default)s)",
+        help="name of the testbed; a checkout can have several (default: %(default)s)",
     )
 
 
@@ -111,7 +113,10 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--cluster-name", type=_name, default="joiner", help="EKS name (default: %(default)s)"
+        "--cluster-name",
+        type=_name,
+        default="joiner",
+        help="name of the EKS cluster (default: %(default)s)",
     )
     parser.add_argument(
         "--region", type=_name, default="us-west-2", help="AWS region (default: %(default)s)"
@@ -121,7 +126,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="from a running instance to its Node; in life 20 to 40 (default: %(default)s)",
+        help="from a running instance to its Node; on AWS 20 to 40 (default: %(default)s)",
     )
     parser.add_argument(
         "--until",
@@ -131,7 +136,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="last part to start, of " + ", ".join(Part) + " (default: %(default)s)",
     )
     parser.add_argument(
-        "--without-stack", action="store_true", help="deploy no stack: no controller runs"
+        "--without-stack", action="store_true", help="do not deploy the stack: no controller runs"
     )
 
 

@@ -32,16 +32,27 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--region", required=True)
-    parser.add_argument("--spend", type=float, required=True, help="dollars, at the most")
-    parser.add_argument("--hours", type=float, default=2.0, help="at the most (2)")
-    parser.add_argument("--cluster-name", default="joiner-story")
+    parser.add_argument("--region", required=True, help="AWS region of the run")
+    parser.add_argument("--spend", type=float, required=True, help="most dollars to spend")
+    parser.add_argument("--hours", type=float, default=2.0, help="most hours to take (2)")
     parser.add_argument(
-        "--public-access-cidrs", default="0.0.0.0/0", help="networks of this machine (0.0.0.0/0)"
+        "--cluster-name", default="joiner-story", help="name of the new cluster (joiner-story)"
     )
-    parser.add_argument("--image", help="of the controller; built and pushed when left out")
-    parser.add_argument("--only-sweep", action="store_true", help="look for what a run left")
-    parser.add_argument("--state", type=Path, default=Path.home() / ".joiner-story")
+    parser.add_argument(
+        "--public-access-cidrs",
+        default="0.0.0.0/0",
+        help="networks that may reach the API server (0.0.0.0/0)",
+    )
+    parser.add_argument("--image", help="image of the controller; built and pushed if omitted")
+    parser.add_argument(
+        "--only-sweep", action="store_true", help="only look for what an earlier run left"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path.home() / ".joiner-story",
+        help="folder of the Pulumi state (~/.joiner-story)",
+    )
     chosen = parser.parse_args(argv)
 
     location = ClusterLocation(chosen.cluster_name, chosen.region)

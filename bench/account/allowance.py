@@ -42,7 +42,7 @@ class Allowance:
 
     @property
     def spent(self) -> float:
-        """$ spent so far, at list prices rounded up."""
+        """Dollars spent until the last check, at list prices rounded up."""
         return self._spent
 
     def check(self) -> None:

@@ -298,14 +298,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each side")
-    parser.add_argument("--pods", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each controller (3)")
+    parser.add_argument("--pods", type=int, default=200, help="pods of each round (200)")
     parser.add_argument(
-        "--beside-nodes", type=int, default=0, help="full nodes that are there already"
+        "--beside-nodes",
+        type=int,
+        default=0,
+        help="full nodes that exist before the first round (0)",
     )
-    parser.add_argument("--beside-pods", type=int, default=0, help="pods that run on them")
-    parser.add_argument("--only", default="", choices=["", "Joiner"], help="one side alone")
-    parser.add_argument("--json", type=Path, help="where to write every figure")
+    parser.add_argument(
+        "--beside-pods", type=int, default=0, help="pods that run on those nodes (0)"
+    )
+    parser.add_argument("--only", default="", choices=["", "Joiner"], help="only this controller")
+    parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--logs", type=Path, help="a folder that keeps the controllers' logs")
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 120)

@@ -43,9 +43,11 @@ def main() -> int:
     parser.add_argument("--only", choices=list(FAULTS), default="", metavar="FAULT",
                         help=f"one of {', '.join(FAULTS)}")  # fmt: skip
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")
-    parser.add_argument("--gangs", type=int, default=0, help="gangs of six pods, beside them (0)")
+    parser.add_argument(
+        "--gangs", type=int, default=0, help="gangs of six pods, beside those pods (0)"
+    )
     parser.add_argument("--static", type=int, default=0, metavar="NODES",
-                        help="nodes of a static NodePool, beside them (0)")  # fmt: skip
+                        help="nodes of a static NodePool (0)")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     chosen = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once, instead of after the runs in progress

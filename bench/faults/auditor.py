@@ -59,7 +59,7 @@ class Instance:
 
     @property
     def lives(self) -> bool:
-        """Whether it exists and is not terminating."""
+        """Whether the instance exists and is not terminating."""
         return self.state not in ("shutting-down", "terminated")
 
 
@@ -313,10 +313,11 @@ class Auditor:
     def check_disruption(
         self, name: str, claims: Sequence[Body], nodes: Iterable[Body], pods: Iterable[Body]
     ) -> None:
-        """Check that a voluntary disruption that deletes a NodeClaim takes the whole gang.
+        """Check that a voluntary disruption, which now deletes NodeClaim `name`, takes whole gangs.
 
-        All nodes that run pods of its gangs are disrupted, too, before the first NodeClaim goes.
-        Pods that were created after the node was marked belong to a gang that restarted.
+        All other nodes that run pods of the node's gangs must be marked for disruption before the
+        first NodeClaim is deleted. Pods that were created after the node was marked belong to a
+        gang that restarted.
         """
         by_name = {claim["metadata"]["name"]: claim for claim in claims}
         mark = _voluntary(by_name[name]) if name in by_name else None
@@ -471,7 +472,10 @@ def too_many(view: View) -> frozenset[str]:
 
 
 def unneeded_instances(view: View, instance_types: Sequence[InstanceType]) -> list[str]:
-    """Return the excess of instances over what the existing pods need."""
+    """Return a finding if the instances cost more than the existing pods need; empty if not.
+
+    The price of one more instance is allowed, since instances are whole.
+    """
     return _wasted(view, least_cost(view.pods, instance_types), instance_types)
 
 

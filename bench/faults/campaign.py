@@ -387,7 +387,10 @@ class Run:
 
 
 def play(seed: int, fault: str, number: int, load: Load) -> Outcome:
-    """Run one seed on its own event loop and return its outcome."""
+    """Run one seed on its own event loop and return its outcome.
+
+    `number` counts the runs with the same fault, from 0.
+    """
     began = time.perf_counter()
     FENCES.clear()
     loop = ProcessLoop()

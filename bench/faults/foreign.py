@@ -68,9 +68,10 @@ class ForeignObjects:
         return instance
 
     def replace(self, hostname: str, owner: int) -> Instance:
-        """Create another owner's instance whose Node has a name that one of Joiner's had.
+        """Create another owner's instance with `hostname`, which one of Joiner's instances had.
 
-        `owner` selects EKS Auto Mode, another Karpenter, or a managed node group.
+        The Node has the same name. `owner`, modulo 3, selects a managed node group (0), another
+        Karpenter (1) or EKS Auto Mode (2).
         """
         match owner % 3:
             case 0:

@@ -90,7 +90,7 @@ class Scene:
 
 
 class Fault:
-    """A fault that lasts for a while. `number` distinguishes the runs of one kind."""
+    """A fault that lasts for a while. `number` counts the runs with the same fault, from 0."""
 
     phases: tuple[Phase, ...] = PHASES
 

@@ -40,16 +40,16 @@ class Process:
         return self.task
 
     def kill(self) -> None:
-        """Kill it in the middle of any step."""
+        """Kill the process: it never runs another step."""
         self.state = "dead"
 
     def pause(self) -> None:
-        """Pause it until `resume`."""
+        """Pause the process until `resume`."""
         if self.state == "running":
             self.state = "paused"
 
     def resume(self) -> None:
-        """Continue where it was paused."""
+        """Continue the process where it was paused."""
         if self.state != "paused":
             return
         self.state = "running"

@@ -90,7 +90,7 @@ class Instance:
 
     @property
     def provider_id(self) -> str:
-        """Its provider ID in Kubernetes."""
+        """The instance's provider ID in Kubernetes."""
         return f"aws:///{self.zone}/{self.id}"
 
 
@@ -141,7 +141,11 @@ class Region:
         spot: bool = False,
         hostname: str = "",
     ) -> Instance:
-        """Start an instance, with the given private DNS name of a terminated one if any."""
+        """Start and return an instance.
+
+        `hostname` is the private DNS name of a terminated instance that the new one reuses. If it
+        is empty, the instance gets a name of its own.
+        """
         self._numbers += 1
         now = self.now()
         instance = Instance(

@@ -30,7 +30,7 @@ thread, because there are as many processes as cores.
 
 
 def fault_and_number(seed: int, only: str) -> tuple[str, int]:
-    """Return the fault of a seed's run, and its number among the runs with that fault."""
+    """Return the fault of a seed's run, and the run's index among those with that fault."""
     if only:
         return only, seed - 1
     names = list(FAULTS)
@@ -38,7 +38,7 @@ def fault_and_number(seed: int, only: str) -> tuple[str, int]:
 
 
 def outcomes(seeds: Sequence[int], only: str, load: Load, *, jobs: int) -> Iterator[Outcome]:
-    """Run these seeds in parallel; yield each outcome when its run ends."""
+    """Run these seeds, `jobs` at the same time; yield each outcome when its run ends."""
     runs = [(seed, *fault_and_number(seed, only), load) for seed in seeds]
     batch = RUNS_PER_PROCESS * jobs
     with patch.dict(os.environ, ALIKE):

@@ -36,7 +36,7 @@ class Call:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes something."""
+        """Whether the call changes something."""
         return not self.verb.startswith(READS)
 
     @property

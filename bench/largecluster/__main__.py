@@ -179,7 +179,8 @@ async def _decided(front: Front, controller: asyncio.subprocess.Process) -> None
 async def busy(api: FakeApiServer, opened: int, metrics: int) -> AsyncIterator[None]:
     """Launch `opened` nodes, drain others and scrape the metrics while the block runs.
 
-    At its end, wait until all launched nodes are ready.
+    At its end, wait until all launched nodes are ready. If `opened` is 0, do nothing. `metrics` is
+    the port of the metrics endpoint.
     """
     if not opened:
         yield
@@ -275,11 +276,11 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--nodes", type=int, default=2_000)
-    parser.add_argument("--pods", type=int, default=20_000)
-    parser.add_argument("--rate", type=int, default=1_000, help="pod events a second")
-    parser.add_argument("--seconds", type=int, default=20, help="of events")
-    parser.add_argument("--opening", type=int, default=0, help="nodes that open at once")
+    parser.add_argument("--nodes", type=int, default=2_000, help="existing nodes (2000)")
+    parser.add_argument("--pods", type=int, default=20_000, help="running pods (20000)")
+    parser.add_argument("--rate", type=int, default=1_000, help="pod events per second (1000)")
+    parser.add_argument("--seconds", type=int, default=20, help="seconds of events (20)")
+    parser.add_argument("--opening", type=int, default=0, help="nodes that launch at once (0)")
     chosen = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="joiner-large-") as folder:
         work = Path(folder)

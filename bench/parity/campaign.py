@@ -79,10 +79,10 @@ def kinds(verdict: comparison.Verdict) -> set[str]:
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="bench.parity.campaign", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of worlds (1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--about", help="only worlds about one of these features: a,b,c")
-    parser.add_argument("--keep", type=Path, help="where to write the worlds that failed")
+    parser.add_argument("--keep", type=Path, help="folder for the worlds that failed")
     return parser.parse_args(argv)
 
 

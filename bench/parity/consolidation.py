@@ -86,7 +86,11 @@ CATEGORIES: Mapping[str, Callable[[int, int], World]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one side made of clusters: $/h, evictions, repeatedly moved pods, seconds."""
+    """Results of one side: $/h before and after, evictions, and seconds in all.
+
+    `again` counts the moves of pods beyond the first of each. `first` is the longest time to the
+    first command, in seconds.
+    """
 
     before: float = 0.0
     after: float = 0.0
@@ -158,7 +162,10 @@ def category_of(seed: int) -> str:
 
 
 def cluster(seed: int, smallest: int, largest: int) -> World:
-    """Return the cluster of a seed. Its size is distributed log-uniformly."""
+    """Return the cluster of a seed.
+
+    It has `smallest` to `largest` nodes, distributed log-uniformly.
+    """
     chance = random.Random(f"size-{seed}")
     nodes = round(math.exp(chance.uniform(math.log(smallest), math.log(largest))))
     return CATEGORIES[category_of(seed)](nodes, seed)
@@ -234,7 +241,7 @@ def verdicts(seeds: Sequence[int], sizes: tuple[int, int], workers: int) -> Iter
 
 
 def missed_targets(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the targets that are missed."""
+    """Return a sentence for each target that is missed."""
     misses = []
     shrunk = [verdict for verdict in verdicts if verdict.category == "shrunk"]
     after, bound = (
@@ -308,11 +315,15 @@ def table(verdicts: Sequence[Verdict]) -> Table:
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="bench.parity.consolidation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=30, help="how many clusters")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--nodes", type=_between, default=(20, 500), help="about so many: 20-500")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at once")
-    parser.add_argument("--keep", type=Path, help="where to write the clusters that failed")
+    parser.add_argument("--seeds", type=int, default=30, help="number of clusters (30)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument(
+        "--nodes", type=_between, default=(20, 500), help="range of the nodes per cluster (20-500)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count(), help="processes at the same time"
+    )
+    parser.add_argument("--keep", type=Path, help="folder for the clusters that failed")
     return parser.parse_args(argv)
 
 

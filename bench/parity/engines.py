@@ -69,7 +69,7 @@ class Answered:
 
 @cache
 def toolset() -> binaries.Toolset:
-    """Return the program that calls Karpenter's engine, and Karpenter's kwok provider."""
+    """Return the set with `parity`, which calls Karpenter's engine, and `kwok`, its provider."""
     return _ours("karpenter", MODULE, {"parity": ".", "kwok": f"{KARPENTER}/kwok"})
 
 
@@ -137,7 +137,8 @@ def module_file(path: str, progress: Progress = SILENCE) -> Path:
 def karpenter(world: Path, *, repeat: int = 1, limit: float | None = None) -> Answered:
     """Solve a world with Karpenter's engine, within `limit` seconds.
 
-    Raises EngineFailedError, or TooSlowError after the limit.
+    The world is solved `repeat` times, and the answer's seconds are the median. Raises
+    EngineFailedError, or TooSlowError after the limit.
     """
     return _asked([str(binary("parity")), "-repeat", str(repeat), str(world)], limit=limit)
 
@@ -182,7 +183,7 @@ class Karpenter:
     complaints: IO[bytes]
 
     def schedule(self, world: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-        """Schedule the pending pods. Raises EngineFailedError."""
+        """Schedule the pending pods and return the answer. Raises EngineFailedError."""
         return self._answer({"op": "schedule", "world": world, "now": now.isoformat()})
 
     def disrupt(

@@ -105,7 +105,10 @@ class LiveCluster:
             await self._in_namespace("/api/v1", "pods", written)
 
     async def nominate(self, plan: Mapping[str, str]) -> None:
-        """Set each pod's nominated node, unless it is already set or the pod is bound."""
+        """Set the nominated node of each pending pod in `plan`: pod → node.
+
+        Pods that are already nominated for that node are left alone.
+        """
         pods, _ = await self._kube.list("/api/v1/pods")
         wanting = [
             waiting
@@ -132,7 +135,10 @@ class LiveCluster:
         await asyncio.gather(*(self._kube.patch(path, open_) for path in paths))
 
     async def bound(self) -> dict[str, str]:
-        """Return the node of each bound pod, and create the volumes that binding waits for."""
+        """Return the node of each bound pod, by the pod's namespace/name.
+
+        Also creates the volumes that kube-scheduler waits for.
+        """
         await self._provision()
         pods, _ = await self._kube.list("/api/v1/pods")
         return {
@@ -142,7 +148,7 @@ class LiveCluster:
         }
 
     async def reasons(self) -> dict[str, str]:
-        """Return kube-scheduler's reason for each pod that it could not bind."""
+        """Return kube-scheduler's reason for each pod that it could not bind, by namespace/name."""
         pods, _ = await self._kube.list("/api/v1/pods")
         return {
             key_of(waiting): condition.get("message", "")
@@ -243,7 +249,7 @@ def plan(
 
 
 def node(node_info: NodeInfo) -> Object:
-    """Return a node as a Node that kwok manages."""
+    """Return the manifest of a Node that kwok manages."""
     allocatable = {name: _quantity(amount) for name, amount in node_info.allocatable.items()}
     return {
         "metadata": {
@@ -257,7 +263,10 @@ def node(node_info: NodeInfo) -> Object:
 
 
 def witness(node_info: NodeInfo) -> Object:
-    """Return a pod that only requires this node once the node is ready."""
+    """Return a pod that can run only on this node.
+
+    It is bound once kube-scheduler knows that the node is ready.
+    """
     name = {"key": "metadata.name", "operator": "In", "values": [node_info.name]}
     required = {"nodeSelectorTerms": [{"matchFields": [name]}]}
     return {

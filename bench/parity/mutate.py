@@ -266,7 +266,7 @@ def find_evidence(
 def main(argv: Sequence[str]) -> int:
     """Try every mutation, print the table and return the exit code."""
     parser = argparse.ArgumentParser(prog="bench.parity.mutate", description=__doc__)
-    parser.add_argument("--only", default="", help="mutations whose name contains this")
+    parser.add_argument("--only", default="", help="only mutations whose name contains this")
     options = parser.parse_args(argv)
     missed = 0
     with copied() as copy:

@@ -1,6 +1,6 @@
 """Reduce a world to a smaller one that still shows a failure.
 
-    python -m bench.parity.shrinking SEED|WORLD.json [--rule left-over|dearer|...] > SMALL.json
+    python -m bench.parity.shrinking SEED|WORLD.json [--failure dearer|"left over"|…] > SMALL.json
 
 Removes pods, instance types, NodePools, nodes, volumes and offerings, in ever smaller portions.
 """
@@ -90,8 +90,10 @@ def main(argv: Sequence[str]) -> int:
     """Shrink a world and print it."""
     parser = argparse.ArgumentParser(prog="bench.parity.shrinking", description=__doc__)
     parser.add_argument("world", help="a seed, or the path of a world")
-    parser.add_argument("--failure", default="", help="how the failure begins")
-    parser.add_argument("--karpenter", help="a rule that Karpenter's answer breaks")
+    parser.add_argument(
+        "--failure", default="", help="beginning of the failure's text, such as dearer"
+    )
+    parser.add_argument("--karpenter", help="a rule that Karpenter's answer breaks, instead")
     options = parser.parse_args(argv)
     features: tuple[str, ...] = ()
     if options.world.isdigit():

@@ -200,7 +200,11 @@ def required(labels: Mapping[str, str], key: str) -> Object:
 
 
 def preferences(pods: int = 4000, seed: int = 42) -> World:
-    """Return Karpenter's preference mix: one that can be met, one that cannot, one that can."""
+    """Return Karpenter's preference mix: equal pods with three preferences each.
+
+    Their node affinity prefers one zone. Their anti-affinity prefers that no two are in one zone,
+    which cannot be met, and that no two are on one node.
+    """
     chance = random.Random(seed)
     labels = {"app": "nginx"}
     size = _sized(chance)
@@ -229,7 +233,10 @@ def preferences(pods: int = 4000, seed: int = 42) -> World:
 
 
 def priced(pods: int, types: str, *, limited: bool, seed: int = 7) -> World:
-    """Return pods in 50 shapes; `limited` to families c, m, r of generation 5 and later."""
+    """Return pods in 50 shapes, and the instance types in the file `types`.
+
+    If `limited`, the NodePool allows only families c, m and r of generation 5 and later.
+    """
     chance = random.Random(seed)
     shapes = [
         (chance.choice((100, 250, 500, 1000, 2000, 4000)), chance.choice((1, 2, 4, 8)))

@@ -37,7 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--only", default="", help="traces whose name begins so")
+    parser.add_argument("--only", default="", help="only traces whose name begins with this")
     parser.add_argument("--seeds", type=int, default=1, help="seeds 0 to N-1 of each trace (1)")
     parser.add_argument(
         "--policy",
@@ -50,7 +50,9 @@ def main() -> int:
         action="store_true",
         help="Joiner writes the pods' deletion costs (feature gate PodDeletionCostManagement)",
     )
-    parser.add_argument("--scale", type=float, default=DEFAULT_SCALE, help=f"({DEFAULT_SCALE})")
+    parser.add_argument(
+        "--scale", type=float, default=DEFAULT_SCALE, help=f"size of the load ({DEFAULT_SCALE})"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--json", type=Path, default=Path("trace.json"), metavar="FILE")
     add_fee(parser)

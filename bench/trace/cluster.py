@@ -93,44 +93,44 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The name of its node and of its NodeClaim."""
+        """The name of the Node and of its NodeClaim."""
         return self.state.name
 
     @property
     def pool(self) -> str:
-        """The name of its NodePool."""
+        """The name of the NodePool."""
         return self.state.node_pool
 
     @property
     def zone(self) -> str:
-        """Its zone."""
+        """The zone of the instance."""
         return self.market[1]
 
     @property
     def open(self) -> bool:
-        """Whether it accepts new pods."""
+        """Whether the node accepts new pods."""
         return self.up and not self.leaving
 
     def quiet_at(self, wait: timedelta | None) -> float | None:
-        """Return when it will have had no pod changes for `wait`; None if never."""
+        """Return when the node will have had no pod changes for `wait`; None if never."""
         if self.initialized is None or wait is None:
             return None
         since = self.initialized if self.last_pod_event is None else self.last_pod_event
         return since + wait.total_seconds()
 
     def is_quiet(self, now: float, wait: timedelta | None) -> bool:
-        """Whether it has had no pod changes for `wait`."""
+        """Whether the node has had no pod changes for `wait`; never for None."""
         quiet_at = self.quiet_at(wait)
         return quiet_at is not None and quiet_at <= now
 
     def seen(self, now: float, wait: timedelta | None) -> StateNode:
-        """Return it as the controller sees it."""
+        """Return the node as the controller sees it."""
         return self._as_seen(now, wait)[1]
 
     def written(self, now: float, wait: timedelta | None) -> tuple[Object | None, Object]:
-        """Return its Node and its NodeClaim as JSON-ready values.
+        """Return the Node and the NodeClaim as JSON-ready values.
 
-        The Node is None if it has not joined yet.
+        The Node is None if the instance has not joined yet.
         """
         return self._as_seen(now, wait)[2:]
 
@@ -294,7 +294,7 @@ class Cluster:
     # Nodes.
 
     def launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Node:
-        """Launch the cheapest node that a new node allows; it is not up yet.
+        """Launch and return the cheapest node that `new` allows; it is not up yet.
 
         Its NodeClaim records the nodes that it `replaces`, as a controller's does.
 

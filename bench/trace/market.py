@@ -51,7 +51,10 @@ def daemon_set() -> Object:
 
 
 def markets(rows: Sequence[Object], capacity_type: str) -> list[tuple[str, str, str]]:
-    """Return the offerings of a capacity type as instance type, zone and capacity type."""
+    """Return the available offerings of a capacity type: instance type, zone, capacity type.
+
+    `rows` are the instance types.
+    """
     return [
         (row["name"], one["requirements"]["topology.kubernetes.io/zone"], capacity_type)
         for row in rows

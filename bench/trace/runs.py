@@ -100,7 +100,10 @@ def outcomes(
     jobs: int,
     progress: Progress,
 ) -> Iterator[Pair]:
-    """Run all simulations in parallel, and yield each trace once both sides have finished it."""
+    """Run all simulations in parallel, and yield each trace once both sides have finished it.
+
+    At most `jobs` simulations run at the same time.
+    """
     policies = dict.fromkeys((policy, WHEN_EMPTY))
     context = multiprocessing.get_context("spawn")
     queue: Queue[tuple[Run, int]] = context.Queue()

@@ -79,7 +79,7 @@ class Side(Protocol):
         """Plan nodes for pods that have none; `placed` pods are expected on the named node."""
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
-        """Return the deletion cost of the pods on each node; 0 for none."""
+        """Return the deletion cost of the pods on each node, by the node's name; 0 for none."""
 
     def disrupt(self, cluster: Cluster) -> Sequence[Move]:
         """Run a disruption pass and return its commands."""
@@ -114,7 +114,7 @@ class Joiner:
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
     ) -> Placement:
-        """Plan nodes for the pods without a plan; the others count where they are expected."""
+        """Plan nodes for pods without a plan; `placed` pods count on their planned nodes."""
         members = {one.key: one for one in waiting}
         asked = [one.seen for one in waiting if one.key not in placed]
         snapshot = with_placed(cluster.snapshot(), _expected(members, placed))
@@ -127,12 +127,12 @@ class Joiner:
         return self.settings.writes_deletion_costs
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
-        """Rank the nodes by the last consolidation decision."""
+        """Return the costs that rank the nodes by the last consolidation decision, by node name."""
         ranked = ranking(self._problem(cluster), self._planned)
         return {name: cost or 0 for name, cost in ranked.costs()}
 
     def disrupt(self, cluster: Cluster) -> Sequence[Move]:
-        """Look for empty nodes first, then for consolidation and drift."""
+        """Return commands for empty nodes first, then for consolidation and drift."""
         problem = self._problem(cluster)
         empty = emptiness.commands(
             candidates.survey(problem).admitted, budgets=budgets_of(problem, Reason.EMPTY)

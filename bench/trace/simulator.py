@@ -272,7 +272,7 @@ class Simulator:
             self._create_pod(workload)
 
     def give(self, new: NewNode) -> None:
-        """Add a node that is up at once, and bind the pods that fit on it."""
+        """Launch the node `new`, up at once, and bind the pending pods that fit."""
         self.cluster.open(self.cluster.launch(new))
         for member in bind(self.cluster):
             self._has_come(member)

@@ -143,7 +143,7 @@ class Member:
 
     @classmethod
     def born(cls, workload: Workload, number: int, now: float) -> Member:
-        """Return a new pending pod."""
+        """Return a new pending pod, named WORKLOAD-`number` and created at second `now`."""
         name = f"{workload.name}-{number}"
         template = workload.template
         owners = template.metadata.owner_references
@@ -168,18 +168,18 @@ class Member:
         return self.seen.metadata.name
 
     def see(self, **changes: Any) -> None:
-        """Change fields of its object in the API server."""
+        """Change fields of the pod's object in the API server."""
         self.seen = msgspec.structs.replace(self.seen, **changes)
         self._written = None
 
     def written(self) -> Object:
-        """Return it as JSON-ready values."""
+        """Return the pod as JSON-ready values."""
         if self._written is None:
             self._written = to_wire(self.seen)
         return self._written
 
     def waiting(self) -> Pod:
-        """Return it as a pending pod, even if it runs."""
+        """Return the pod as if it were pending, even if it runs."""
         return msgspec.structs.replace(
             self.seen,
             spec=unbound(self.seen.spec),

@@ -226,13 +226,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--provider", action="store_true", help="the suites of Karpenter's AWS provider"
+        "--provider", action="store_true", help="run the suites of Karpenter's AWS provider instead"
     )
     parser.add_argument("--focus", default="", metavar="REGEX", help="only specs whose names match")
     parser.add_argument("--regions", type=int, default=2, help="regions side by side (default: 2)")
-    parser.add_argument("--known", action="store_true", help="run also what is known to fail")
-    parser.add_argument("--list", action="store_true", help="print the names of the specs")
-    parser.add_argument("--logs", type=Path, help="where logs go (default: a new folder)")
+    parser.add_argument(
+        "--known", action="store_true", help="also run the specs that are known to fail"
+    )
+    parser.add_argument("--list", action="store_true", help="only print the names of the specs")
+    parser.add_argument("--logs", type=Path, help="folder for the logs (default: a new folder)")
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
     source = suite.PROVIDER if chosen.provider else suite.CORE

@@ -29,7 +29,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cluster-ca", required=True, help="PEM, base64-encoded")
     parser.add_argument("--kubernetes-version", default="1.37")
     parser.add_argument("--oidc-issuer", required=True)
-    parser.add_argument("--kubeconfig", type=Path, help="where tokens are reviewed")
+    parser.add_argument(
+        "--kubeconfig", type=Path, help="kubeconfig of the cluster that reviews tokens"
+    )
     parser.add_argument(
         "--account",
         choices=("cluster", "empty"),

@@ -143,7 +143,11 @@ class CloudControl:
         instance_type: str = "*",
         zone: str = "*",
     ) -> None:
-        """Limit the instances still available in the matching pools; None removes the limit."""
+        """Limit the instances that EC2 can still launch; None removes the limit.
+
+        The limit applies to each pair of a matching instance type and zone; `*` matches all.
+        `capacity_type` is `spot` or `on-demand`.
+        """
         content = {
             "capacityType": capacity_type,
             "instanceType": instance_type,
@@ -159,7 +163,11 @@ class CloudControl:
     def interrupt(
         self, instance_id: str, *, kind: str = "spot", delay_seconds: float | None = None
     ) -> None:
-        """Send a notice about an instance: `spot`, `rebalance`, `reservation`, `maintenance`."""
+        """Send a notice about an instance: `spot`, `rebalance`, `reservation`, `maintenance`.
+
+        `delay_seconds` is the time from a spot or reservation notice to the termination; None is
+        the region's setting.
+        """
         content = {"instanceId": instance_id, "kind": kind, "delaySeconds": delay_seconds}
         self._send("POST", "interrupt", content)
 
@@ -172,7 +180,12 @@ class CloudControl:
         since_seconds: float = 0.0,
         event_code: str | None = None,
     ) -> None:
-        """Fail status checks of an instance or schedule an event; without either, clear both."""
+        """Set the impairments of an instance, in place of its earlier ones.
+
+        `instance` and `system` fail that status check, since `since_seconds` ago. `event_code`
+        schedules an event with that code for tomorrow. Without any of them, the instance is
+        healthy.
+        """
         content = {
             "instanceId": instance_id,
             "instance": instance,

@@ -16,7 +16,10 @@ EVENTBRIDGE = "events.amazonaws.com"
 
 @contextmanager
 def keeping_policy(world: World, call: Call) -> Iterator[None]:
-    """Restore a queue's policy, which moto drops when another attribute is set."""
+    """Restore a queue's policy after the block, in which moto handles the call.
+
+    moto drops the policy when another attribute is set.
+    """
     queue = None
     if call.service == "sqs" and call.operation == "SetQueueAttributes":
         name = str(call.get("QueueUrl", "")).rsplit("/", 1)[-1]

@@ -82,13 +82,13 @@ FAULTS: Mapping[str, Fault] = {
         "interrupt the spot instance of a node", _interrupt, {"node": "name of the node"}
     ),
     "capacity": Fault(
-        "let EC2 have no capacity",
+        "let EC2 have no capacity for an instance type in a zone",
         _capacity,
         {"instance-type": "such as m5.large, or *", "zone": "such as us-west-2a, or *"},
     ),
     "quota": Fault("use up the quota of vCPUs", _quota, {}),
     "throttle": Fault("let EC2 throttle calls", _throttle, {}),
-    "slow": Fault("delay the answers of AWS", _slow, {"seconds": "how long"}),
+    "slow": Fault("delay the answers of AWS", _slow, {"seconds": "delay of each answer"}),
     "image": Fault(
         "publish a new AMI", _image, {"release": "date of the release, such as 20261201"}
     ),

@@ -35,8 +35,8 @@ LOG_SECONDS = 5.0
 class LiveView:
     """Shows completed steps, the engine's lines, and the numbers of pods and nodes.
 
-    `unsaid` are the lines that came while `joiner top` had the terminal: when it ends, those of
-    completed steps are printed, and all if the scenario failed.
+    While `joiner top` has the terminal, lines are kept in `unsaid`. When `joiner top` ends, the
+    lines of completed steps are printed. If the scenario failed, all of them are printed.
     """
 
     console: Console
@@ -51,7 +51,8 @@ class LiveView:
     def shown(self, directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
         """Show `joiner top` while the block runs; without a terminal, only lines are printed.
 
-        `directory` gets the note; the variables of `environment` point to the cluster.
+        The file with the note is in `directory`. The variables of `environment` point to the
+        cluster.
         """
         if not self.console.is_terminal:
             yield

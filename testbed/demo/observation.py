@@ -80,7 +80,7 @@ class Observation:
 
 @dataclass(slots=True)
 class Observer:
-    """Observes on request; `latest` is the last observation."""
+    """Observes cluster and cloud on request; `latest` is the last observation."""
 
     kube: KubeClient
     cloud: CloudControl

@@ -38,11 +38,11 @@ def deploy(
     """Deploy the stack on a running testbed, and select it.
 
     Args:
-        state: of the testbed.
-        directory: of the testbed.
-        cluster_name: name of its EKS cluster.
-        show: receives each line of Pulumi's output.
-        progress: of builds and downloads.
+        state: The state that the testbed recorded.
+        directory: The directory of the testbed.
+        cluster_name: The name of the testbed's EKS cluster.
+        show: Receives each line of Pulumi's output.
+        progress: Receives the progress of builds and downloads.
 
     Raises:
         EngineError: `pulumi up` failed.
@@ -75,7 +75,10 @@ def forget() -> None:
 
 
 def environment(state: State, directory: Path) -> Variables:
-    """Return the variables of a shell: those of the testbed, of Pulumi, and `PATH`."""
+    """Return the variables of a shell: those of the testbed, of Pulumi, and `PATH`.
+
+    If no stack is deployed, only those of the testbed.
+    """
     if not is_deployed(directory):
         return state.environment
     engine = _engine(state, directory)

@@ -56,7 +56,7 @@ def configuration(testbed: Testbed) -> Mapping[str, str]:
 
 
 async def play(testbed: Testbed, engine: PulumiEngine, view: LiveView) -> Summary:
-    """Run the scenario on a running testbed."""
+    """Run the scenario on a running testbed. Raises ClaimError if a step's claim does not hold."""
     assert testbed.cloud is not None
     async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
         scenario = Scenario(
@@ -75,7 +75,7 @@ def _workplace() -> Path:
 
 
 def main() -> int:
-    """Run the demo; return 0 if every step succeeded."""
+    """Run the demo; return 0 if every step succeeded, 1 if one failed, 130 after Ctrl-C."""
     console = Console(markup=False, emoji=False)
     view = LiveView(console)
     began = time.monotonic()

@@ -93,7 +93,7 @@ class Quiet:
 
 @dataclass(slots=True)
 class Step:
-    """The result of a step: its duration in seconds, and a sentence."""
+    """The result of a step: its duration in seconds, and a sentence about the outcome."""
 
     title: str
     seconds: float
@@ -115,7 +115,10 @@ class Summary:
 
 @dataclass(slots=True)
 class Scenario:
-    """Runs on a running testbed; `configuration` is the stack's, `logs` the pods' log directory."""
+    """The scenario, on a running testbed.
+
+    `configuration` has the settings of the stack. `logs` is the directory of the pods' logs.
+    """
 
     observer: Observer
     engine: PulumiEngine
@@ -165,7 +168,7 @@ class Scenario:
             outcome("nothing to change")
 
     async def scale_up(self, pods: int = 200) -> None:
-        """Scale from 0 to 200 pods of mixed sizes: Joiner adds nodes and every pod runs."""
+        """Scale from 0 to `pods` pods of mixed sizes: Joiner adds nodes and every pod runs."""
         async with self._step(f"{pods} pods") as outcome:
             began = time.monotonic()
             await self._scale(pods)
@@ -185,7 +188,7 @@ class Scenario:
             )
 
     async def shrink(self, pods: int = 80) -> None:
-        """Delete most pods: Joiner consolidates nodes until the cost is near the lower bound."""
+        """Scale down to `pods` pods: Joiner consolidates until the cost is near the lower bound."""
         async with self._step(f"{pods} pods are left on half-empty nodes") as outcome:
             before = await self.observer.observe()
             await self._scale(pods)

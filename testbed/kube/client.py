@@ -89,7 +89,10 @@ class Change:
 
 
 class KubeClient:
-    """A client of one API server; an asynchronous context manager."""
+    """A client of one API server; an asynchronous context manager.
+
+    Every method except `follow` raises `KubernetesError` if the API server refuses the request.
+    """
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
         self.kubeconfig = kubeconfig

@@ -123,7 +123,10 @@ def _extended_resources(row: Mapping[str, Any]) -> dict[str, int]:
 
 
 def registered_node(instance: Instance, orders: Bootstrap) -> Object:
-    """Return the Node that the kubelet registers: not ready, and not initialized by the cloud."""
+    """Return the Node that the kubelet registers: not ready, and not initialized by the cloud.
+
+    `orders` is the kubelet configuration from the instance's user data.
+    """
     capacity = _capacity(instance, orders)
     architecture = ARCHITECTURES[instance.architecture]
     return {

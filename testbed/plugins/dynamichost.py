@@ -1,8 +1,8 @@
 """The process that the engine starts for dynamic providers, which are Python classes.
 
 It runs `pulumi.dynamic`, which by itself would outlive a killed engine and would buffer its
-output. With `--installed` it runs in the virtual environment that Pulumi.yaml names. It finds
-that relative to the program's folder, as Pulumi's own script does.
+output. With `--installed` it runs in the virtual environment that Pulumi.yaml names. A relative
+path of that environment is relative to the program's folder, as in Pulumi's own script.
 """
 
 import os

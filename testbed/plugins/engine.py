@@ -78,7 +78,8 @@ class PulumiEngine:
     """The engine, on one project. Stacks are in a file backend in `directory`.
 
     It writes nothing to the project's folder, and reads nothing from the user's Pulumi home. Only
-    one operation may run on a stack at a time.
+    one operation may run on a stack at a time. Every method that runs the engine raises
+    `EngineError` if the engine fails.
     """
 
     directory: Path
@@ -106,7 +107,7 @@ class PulumiEngine:
 
     @cached_property
     def home(self) -> Home:
-        """The engine's home. Its text lists which plugins are real and which are stand-ins."""
+        """The engine's home; `str(home)` lists which plugins are real and which are stand-ins."""
         return prepare(
             self.directory,
             engine=self.engine or binaries.ensure("pulumi", progress=self.progress),
@@ -164,11 +165,11 @@ class PulumiEngine:
         return self._operate("preview", stack)
 
     def refresh(self, stack: str) -> Changes:
-        """Update the state to match the live resources; the changes are the drift."""
+        """Update the state to match the live resources; return the differences found."""
         return self._operate("refresh", stack, "--yes", "--skip-preview")
 
     def destroy(self, stack: str) -> Changes:
-        """Delete every resource of the stack. Raises `EngineError`."""
+        """Delete every resource of the stack; return the changes. Raises `EngineError`."""
         return self._operate("destroy", stack, "--yes", "--skip-preview")
 
     def preview_destroy(self, stack: str) -> Changes:

@@ -71,7 +71,7 @@ def prepare(
     is_installed: bool = False,
     progress: Progress = SILENCE,
 ) -> Home:
-    """Create or update a home in `directory`.
+    """Create or update a home in `directory`, and return it.
 
     With `is_installed`, programs run in the virtual environment that their Pulumi.yaml names.
     Raises `DownloadFailedError` if `plugins` is `REAL` and they cannot be downloaded.

@@ -32,7 +32,7 @@ class ProgramError(Exception):
 def run(request: Mapping[str, Any], declare: Callable[[], None] | None = None) -> str | None:
     """Run the program to its end, including its resources; return the error, or None.
 
-    The error was logged to the user before.
+    A returned error has already been shown to the user.
 
     Args:
         request: The engine's request, as `languagehost` writes it.

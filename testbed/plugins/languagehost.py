@@ -3,7 +3,7 @@
 By default the program runs on the host's own interpreter, whatever `runtime.options` says,
 because its packages are installed there. With `--installed` it runs in the virtual environment
 that the options name, as under the real host. `pulumi install` fills that environment in either
-case. The same holds for plugins in Python, but for them alone nothing is installed by default.
+case. Plugins in Python run in the same way, but by default nothing is installed for them.
 """
 
 from __future__ import annotations

@@ -30,6 +30,9 @@ def virtual_environment(folder: Path, options: Mapping[str, Any]) -> Path | None
         folder: The folder that a relative path is relative to.
         options: `runtime.options` of Pulumi.yaml.
 
+    Raises:
+        ToolchainError: The toolchain is not pip.
+
     """
     toolchain = options.get("toolchain") or "pip"
     if toolchain != "pip":

@@ -37,7 +37,7 @@ class Background(ABC):
         """Start the coroutine; return once it reports that it is ready.
 
         Raises TimeoutError, after stopping the coroutine, if it is not ready in time. Raises any
-        error that the coroutine raised before it was ready.
+        error that the coroutine raised before it was ready, and RuntimeError if it runs already.
         """
         if self.running:
             raise RuntimeError(f"{self._name} runs already")
@@ -68,7 +68,10 @@ class Background(ABC):
         self._thread = None
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float = 60.0) -> T:
-        """Run a coroutine on the loop from another thread, and return its result."""
+        """Run a coroutine on the loop from another thread, and return its result.
+
+        Raises RuntimeError if the loop does not run, and TimeoutError after `timeout_seconds`.
+        """
         if self._loop is None:
             coroutine.close()
             raise RuntimeError(f"{self._name} does not run")

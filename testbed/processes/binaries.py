@@ -162,7 +162,7 @@ def _kubernetes_module() -> Path:
 def control_plane() -> Toolset:
     """Return the set with the API server, its controllers and scheduler, and kubectl.
 
-    Only `$JOINER_KUBERNETES` makes it another set than `kubernetes`.
+    It is the set that `kubernetes` returns, unless `$JOINER_KUBERNETES` selects another version.
     """
     module = _kubernetes_module()
     if module == TOOLS / "kubernetes":
@@ -351,7 +351,10 @@ class Supply:
 
 
 def download(toolset: Toolset, folder: Path, *, progress: Progress = SILENCE) -> None:
-    """Download the releases of a set into `folder`; raise `DownloadFailedError` within seconds."""
+    """Download the releases of a set into `folder`.
+
+    Raises `DownloadFailedError` if that fails, within seconds if the internet is not reachable.
+    """
     if not toolset.releases:
         raise DownloadFailedError("no release is published")
     _require_answer(toolset.releases[0].url)

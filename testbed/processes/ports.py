@@ -14,7 +14,10 @@ PORTS = range(15000, 32000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different loopback ports without a listener."""
+    """Return `count` different loopback ports without a listener.
+
+    Raises `ProcessFailedError` if there are not enough.
+    """
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         for port in random.sample(PORTS, len(PORTS)):

@@ -258,9 +258,9 @@ class Testbed:
         return variables
 
     def check(self) -> None:
-        """Raise, and record, that a part has stopped unexpectedly.
+        """Raise the error of a part that has stopped unexpectedly, and record it in the state.
 
-        If a component of the cluster was restarted, its new process ID is recorded.
+        If a component of the cluster was restarted, record its new process ID.
         """
         try:
             self.cluster.check()

@@ -27,7 +27,10 @@ class AddressBlock:
 
     @classmethod
     def reserve(cls, seed: str) -> AddressBlock:
-        """Reserve a block; the same seed tries the same block first."""
+        """Reserve and return a block; the same seed tries the same block first.
+
+        Raises AddressesExhaustedError if no block is free.
+        """
         first = zlib.crc32(seed.encode())
         for offset in range(BLOCKS):
             high, low = divmod((first + offset) % BLOCKS, 250)
@@ -47,7 +50,10 @@ class AddressBlock:
         return f"{self._prefix}.{index + 1}"
 
     def take(self) -> str:
-        """Return the address that has been free the longest, and mark it used."""
+        """Return the address that has been free the longest, and mark it used.
+
+        Raises AddressesExhaustedError if no address is free.
+        """
         if not self._free:
             raise AddressesExhaustedError(f"{self._prefix}.0/24 has no free address")
         return self._free.popleft()

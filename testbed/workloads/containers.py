@@ -104,7 +104,7 @@ class Container:
         return self._stop_asked.is_set()
 
     async def run(self) -> None:
-        """Run the container, with restarts as the restart policy says, until its final end."""
+        """Run the container, with restarts as the restart policy says, until it ends for good."""
         while not self._is_stopping:
             environment = await self._configured()
             if environment is None:

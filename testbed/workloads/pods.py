@@ -98,7 +98,11 @@ class Pod:
             self.stop(float(grace), is_object_left=True)
 
     def stop(self, grace_seconds: float, *, is_object_left: bool) -> None:
-        """Ask the pod to stop; the first call sets the grace period."""
+        """Ask the pod to stop; later calls have no effect.
+
+        If `is_object_left`, `live` reports the end of the pod and deletes the Pod object. Otherwise
+        `live` leaves the object as it is.
+        """
         if not self._stop.done():
             self._stop.set_result(_Stop(grace_seconds, is_object_left))
 

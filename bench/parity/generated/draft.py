@@ -67,7 +67,7 @@ class Draft:
         return f"g{self.groups}"
 
     def number(self, least: int = 1, most: int = 8) -> int:
-        """Return a random number of pods for a group."""
+        """Return a random number of pods for a group: `least` to `most`, times `scale`."""
         return self.chance.randint(least, most) * self.scale
 
     def group(
@@ -81,7 +81,10 @@ class Draft:
         cpu: int | None = None,
         memory: int | None = None,
     ) -> list[Object]:
-        """Add pods of one shape and return them, so that features can modify them further."""
+        """Add pods of one shape and return them, so that features can modify them further.
+
+        `cpu` is in millicores, `memory` in MiB. These and `number` are chosen at random if None.
+        """
         name = name or self.name()
         cpu = cpu or self.chance.choice((100, 250, 500, 1000, 1500, 3000))
         memory = memory or cpu * self.chance.choice((1, 2, 2, 4, 7))

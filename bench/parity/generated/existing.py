@@ -22,7 +22,8 @@ def stand(
 ) -> str:
     """Add a node and return its name.
 
-    It is `initialized`, `registered`, `launched` (only a NodeClaim) or `unmanaged`.
+    `stage` is `initialized`, `registered`, `launched` (only a NodeClaim, whose name is returned) or
+    `unmanaged`. The `pods` are added as running on the node. `startup` are startup taints.
     """
     chance = draft.chance
     kinds = [kind for kind in draft.world["instanceTypes"] if kind["capacity"]["cpu"] in ("4", "8")]

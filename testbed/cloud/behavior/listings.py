@@ -66,7 +66,7 @@ def paging(service: str, operation: str) -> Paging | None:
 
 
 def concern(world: World, call: Call) -> Paging | None:
-    """Return how to page a call that moto must not answer alone, or None if moto may."""
+    """Return the paging parameters of a call that this module pages, or None if moto answers it."""
     if not (world.unseen or call.largest_page):
         return None
     return paging(call.service, call.operation)

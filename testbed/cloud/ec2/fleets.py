@@ -73,9 +73,10 @@ def _refuse_what_is_not_honoured(call: Call) -> None:
 
 
 def once(world: World, call: Call, act: Any) -> Mapping[str, Any]:
-    """Act once per client token: a repeated token gets the first answer.
+    """Return the answer of `act`, called once per client token.
 
-    Raises AwsError if a repeated token comes with different parameters.
+    A repeated token gets the first answer. Raises AwsError if a repeated token comes with different
+    parameters.
     """
     token = call.get("ClientToken")
     if not token or call.get("DryRun"):

@@ -91,7 +91,7 @@ def open_session(
     lifetime: timedelta,
     tags: Mapping[str, str] | None = None,
 ) -> Session:
-    """Create temporary credentials of a role; also removes expired sessions."""
+    """Create and return temporary credentials of a role, and remove expired sessions."""
     alphabet = string.ascii_uppercase + string.digits
     session = Session(
         access_key="ASIA" + "".join(secrets.choice(alphabet) for _ in range(16)),

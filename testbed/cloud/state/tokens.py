@@ -36,7 +36,7 @@ class ServiceAccount:
 
 
 class TokenReviewer(Protocol):
-    """Protocol of the token checks."""
+    """A way to check service account tokens."""
 
     def review(self, token: str, *, audience: str) -> ServiceAccount:
         """Return the service account of a token.
@@ -94,7 +94,10 @@ class ClusterReviewer:
         self._kubeconfig = kubeconfig
 
     def review(self, token: str, *, audience: str) -> ServiceAccount:
-        """Return the service account that the API server reports for a token."""
+        """Return the service account that the API server reports for a token.
+
+        Raises TokenRefusedError if the API server does not accept the token for the audience.
+        """
         claims = claims_of(token)
         review = {
             "apiVersion": "authentication.k8s.io/v1",

@@ -39,7 +39,7 @@ NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
 def forms(tokens: Iterable[str]) -> dict[str, Form]:
-    """The forms of resource types' inputs, by token."""
+    """Return the forms of resource types' inputs, by the types' tokens."""
     version = metadata.version("pulumi-aws")
     reader = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
     kept = cache_directory() / "plugins" / f"aws-inputs-{version}-{reader}.json"
@@ -107,7 +107,7 @@ def _object(declared: type) -> Form:
 
 
 def faults(form: Form, inputs: Mapping[str, Any]) -> list[Fault]:
-    """What is wrong with the inputs of a resource, each by its property."""
+    """Return the inputs of a resource that do not match the form, with reasons; empty if all do."""
     return [Fault(path, reason) for path, reason in _faults(form, dict(inputs), "")]
 
 

@@ -23,7 +23,10 @@ def annotation(thing: Mapping[str, Any], name: str) -> str | None:
 
 
 def pending(thing: Bag, look: Look) -> list[str]:
-    """Return the reasons why the object is not ready; empty if it is ready."""
+    """Return the reasons why the object is not ready; empty if it is ready.
+
+    `look` reads another object by its path. Raises `ProviderError` for an invalid `waitFor`.
+    """
     wanted = annotation(thing, WAIT_FOR)
     if wanted:
         return [
