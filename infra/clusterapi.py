@@ -259,6 +259,9 @@ def require_abandoned(
 ) -> None:
     """Return only if the user allowed a destroy without the cluster.
 
+    The user allows it by the variables FORGET and, if the cluster may exist, ABANDON in
+    `environment`. `problem` is the failed attempt to reach the cluster.
+
     An API server that does not answer does not prove that its cluster was deleted: a VPN that is
     off, an expired certificate and a failing credential plugin have the same effect.
 

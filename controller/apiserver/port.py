@@ -28,7 +28,7 @@ class ApiServer(Protocol):
     """The API server. Every call may raise ApiError; see `errors`."""
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        """Return one object."""
+        """Return one object; raises NotFoundError if it does not exist."""
 
     async def list(
         self,
@@ -60,7 +60,7 @@ class ApiServer(Protocol):
         resource_version: str = "",
         uid: str = "",
     ) -> T:
-        """Merge a patch into an object, or into its `status`.
+        """Merge a patch into an object, or into its `status`, and return the resulting object.
 
         With `resource_version`, ConflictError is raised if the object has changed since. With
         `uid`, ConflictError is raised if the object was replaced by another of the same name.
@@ -86,4 +86,7 @@ class ApiServer(Protocol):
         """Evict a pod; raises TooManyRequestsError if a PodDisruptionBudget forbids it now."""
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Replace an object; its resourceVersion must be the current one."""
+        """Replace an object except its `status`, and return the resulting object.
+
+        Raises ConflictError if the resourceVersion in `body` is not the current one.
+        """

@@ -16,7 +16,8 @@ VERSION_PERIOD = 300.0
 class EksCluster:
     """An EKS cluster.
 
-    `version` is like `1.37`, `ca_bundle` is PEM in base64, and `dns` is an IP address or empty.
+    `version` is like `1.37`, and `ca_bundle` is PEM in base64. `dns` is the IP address of the
+    cluster's DNS service, empty if unknown.
     """
 
     name: str

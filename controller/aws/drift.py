@@ -32,8 +32,9 @@ def drift_reason(
 ) -> str | None:
     """Return the first reason for which the instance has drifted, or None.
 
-    Hashed fields are not compared; see `static_drift_reason`. An instance that has left its
-    capacity reservation continues as an on-demand instance. That is not drift.
+    Hashed fields are not compared; see `static_drift_reason`. `reservations` are the IDs of the
+    capacity reservations that the EC2NodeClass selects. An instance that has left its capacity
+    reservation continues as an on-demand instance. That is not drift.
 
     Raises:
         CloudProviderError: the status of the NodeClaim or EC2NodeClass lacks a field to compare.

@@ -190,7 +190,10 @@ class RequestError(CloudProviderError):
 
 @contextmanager
 def translated(operation: str = "") -> Iterator[None]:
-    """Translate botocore's errors to those of this module, with the original chained."""
+    """Translate botocore's errors to those of this module within the context.
+
+    `operation` is the operation of boto3, which messages name. The original error is chained.
+    """
     try:
         yield
     except ClientError as exc:

@@ -255,7 +255,8 @@ class Instances:
     async def of_launch(self, token: str) -> Sequence[Described]:
         """Return the instances of a CreateFleet call for several NodeClaims.
 
-        Terminated instances are included while EC2 lists them, so that no position changes.
+        `token` is the `SharedLaunch.token` of these NodeClaims. Terminated instances are included
+        while EC2 lists them: a NodeClaim finds its instance by the position in this list.
         """
         return [each for each in await self._by_launch.get(token) or () if each.instance.is_ours]
 
@@ -447,7 +448,10 @@ def _ending_error(wanted: str, exc: AwsError) -> CloudProviderError:
 
 
 def as_launched(launched: Described, known: Instance) -> Instance:
-    """Return an instance as EC2 describes it, with the labels that the launch recorded."""
+    """Return an instance as EC2 describes it (`launched`), with the labels of `known`.
+
+    `known` is the instance as the launch recorded it.
+    """
     return replace(
         known,
         provider_id=launched.instance.provider_id,

@@ -279,7 +279,16 @@ class AWSCloudProvider:
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every instance type that the EC2NodeClass can launch; the list is cached."""
+        """Return every instance type that the EC2NodeClass can launch; the list is cached.
+
+        An instance type with a share of a GPU counts as having no GPU, unless `node_pool` requires
+        it or its family.
+
+        Raises:
+            NodeClassNotReadyError: the subnets or AMIs are not resolved yet, or `spec.kubelet` is
+                invalid.
+
+        """
         if not node_class.status.subnets or not node_class.status.amis:
             raise NodeClassNotReadyError(
                 f"EC2NodeClass {node_class.metadata.name} is not ready: its subnets and AMIs are "
@@ -300,7 +309,10 @@ class AWSCloudProvider:
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the NodeClaim's instance; repeated calls return the same instance."""
+        """Launch the NodeClaim's instance; repeated calls return the same instance.
+
+        Arguments and errors are those of `Launcher.launch`.
+        """
         await self._wait_until_loaded()
         try:
             instance = await self._launcher.launch(claim, node_class, types)
@@ -376,7 +388,13 @@ class AWSCloudProvider:
         await self._profiles.release(node_class)
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
-        """Return why the instance has drifted from its EC2NodeClass, or None."""
+        """Return why the instance has drifted from its EC2NodeClass, or None.
+
+        Raises:
+            CloudProviderError: drift cannot be determined, because EC2 does not describe the
+                instance, or the EC2NodeClass is not ready or does not offer its type.
+
+        """
         await self._wait_until_loaded()
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         every = await self.instance_types(node_class)
@@ -408,7 +426,7 @@ class AWSCloudProvider:
         )
 
     async def notices(self) -> Sequence[Notice]:
-        """Wait up to 20 s for messages of the interruption queue."""
+        """Wait up to 20 s for messages of the interruption queue, and return them as notices."""
         return await self._interruptions.notices()
 
     async def status_notices(self) -> Sequence[Notice]:

@@ -13,6 +13,9 @@ def queries(
 ) -> list[list[dict[str, Any]]]:
     """Return the EC2 filters of each query; all IDs share one query.
 
+    `id_filter` and `name_filter` are the names of EC2's filters, such as `subnet-id`. If
+    `name_filter` is empty, names in terms are ignored.
+
     Without filters, EC2 returns every resource, so a term without ID, name and tags has no query.
     """
     ids = sorted(term.id for term in terms if term.id)

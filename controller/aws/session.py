@@ -46,7 +46,10 @@ class Aws(Protocol):
     region: str
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make one call, such as `call("ec2", "describe_subnets", SubnetIds=[…])`."""
+        """Make one call, such as `call("ec2", "describe_subnets", SubnetIds=[…])`.
+
+        Returns the response, as boto3 does.
+        """
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
@@ -65,7 +68,10 @@ READS = ("describe_", "get_", "list_")
 
 
 class ReadOnly:
-    """Implements `Aws` for reads only: any other call fails and is not sent."""
+    """Implements `Aws` for reads only.
+
+    Any other call raises CloudProviderError and is not sent.
+    """
 
     def __init__(self, aws: Aws) -> None:
         self.region = aws.region

@@ -26,7 +26,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
 
 
 def completion(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `completion`."""
+    """Run the command `completion`; return the exit code."""
     parser = _parser()
     print(shtab.complete(every(), parse_arguments(parser, argv).shell))
     return 0

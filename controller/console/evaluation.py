@@ -47,7 +47,10 @@ def answered(
     seconds: float,
     question: questions.Question,
 ) -> dict[str, Any] | None:
-    """Return the answer to a what-if question, or its `error`."""
+    """Return the answer to a what-if question.
+
+    If it cannot be answered, the only key of the result is `error`, with the reason.
+    """
     problem = solving.received(request, running, offer)
     if problem is None:
         return None

@@ -64,7 +64,10 @@ class Cluster(Protocol):
         """Follow the cluster until cancelled."""
 
     def frozen(self) -> Callable[[], Recorded] | None:
-        """Return a function for another thread that makes the present world; None if unread."""
+        """Return a function that another thread may call; None if the cluster is not read yet.
+
+        It returns the present world, and the recorded decisions.
+        """
 
 
 class RecordedCluster:
@@ -90,8 +93,8 @@ class Source:
     """Where the cluster is read: a recorded world, or the environment's cluster if it is None.
 
     `now` is the time of a recorded world; None is the time of the read. `settings` are flags of
-    `run` that replace those of the cluster's controller. Each evaluation takes at most
-    `time_limit` seconds, and begins again after `interval` seconds if nothing changes; None never.
+    `run` that replace those of the cluster's controller. Each evaluation takes at most `time_limit`
+    seconds. An unchanged cluster is evaluated again after `interval` seconds; never if it is None.
     """
 
     world: Path | None = None
@@ -218,7 +221,7 @@ class Study:
         return found
 
     def pod(self, key: str) -> list[tuple[str, str]]:
-        """Return the facts of a pod of the cluster that was read."""
+        """Return names and values of a pod's properties; empty if the pod does not exist."""
         return content.pod(self._problem, key) if self._problem is not None else []
 
     async def _follow(self) -> None:
@@ -277,7 +280,7 @@ class Study:
 
 @contextlib.asynccontextmanager
 async def studied(source: Source, feed: Feed) -> AsyncIterator[Study]:
-    """Keep a feed up to date within the context."""
+    """Keep a feed up to date within the context; yield the `Study` that does so."""
     study = Study(source, feed)
 
     def report(task: asyncio.Task[None]) -> None:

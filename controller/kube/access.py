@@ -246,7 +246,14 @@ def from_environment(
 
 
 def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
-    """Return the access of a pod: the service account's token and the cluster's CA."""
+    """Return the access of a pod: the service account's token and the cluster's CA.
+
+    `mount` is the folder where the kubelet mounts both.
+
+    Raises:
+        AccessError: KUBERNETES_SERVICE_HOST is not set.
+
+    """
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:

@@ -118,7 +118,7 @@ class Client:
         return watching.follow(self, kind)
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Create an object.
+        """Create an object, and return it as the server stored it.
 
         The request is not repeated if the response is lost, because the object may exist.
         """
@@ -153,7 +153,7 @@ class Client:
         return decoding.one(kind, answer)
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Replace an object."""
+        """Replace an object, and return it as the server stored it."""
         metadata = body["metadata"]
         full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         target = path(kind, namespace or metadata.get("namespace", ""), metadata["name"])

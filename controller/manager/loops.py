@@ -78,7 +78,11 @@ class Workers:
     most: int
 
     def with_cpu(self, thousandths: int) -> int:
-        """Return the number for a CPU request in thousandths, by linear interpolation."""
+        """Return the number of concurrent reconciliations for a CPU request.
+
+        `thousandths` is the request in thousandths of a CPU, rounded up to whole CPUs. The number
+        is interpolated between `least` and `most`.
+        """
         cpus = min(max(-(-thousandths // 1000), 1), MOST_CPUS)
         return self.least + (self.most - self.least) * (cpus - 1) // (MOST_CPUS - 1)
 

@@ -114,7 +114,7 @@ def add_now(parser: argparse.ArgumentParser) -> None:
 
 
 def connection(chosen: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment variables that select the cluster of the command line."""
+    """Return `environ` with the kubeconfig and context that the command line selects."""
     overrides = {"KUBECONFIG": chosen.kubeconfig, CONTEXT: chosen.context}
     return {**environ, **{name: value for name, value in overrides.items() if value}}
 

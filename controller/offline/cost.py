@@ -55,7 +55,7 @@ class PoolCost:
 
 
 def cost(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `cost`."""
+    """Run the command `cost`; return the exit code."""
     return run_on_cluster(parser(), _print, argv, environ)
 
 

@@ -68,7 +68,7 @@ class Course(courses.Course):
 
 
 def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `disrupt`."""
+    """Run the command `disrupt`; return the exit code."""
     chosen = parse_arguments(disrupt_parser(), argv)
     return run_command(lambda: _print(chosen))
 
@@ -125,7 +125,9 @@ def _print(chosen: argparse.Namespace) -> int:
 
 
 def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> DisruptionProblem:
-    """Return the disruption problem of a recorded world.
+    """Return the disruption problem of a recorded world at the time `now`.
+
+    Without `with_eviction_cost`, evictions cost nothing, so every saving counts.
 
     Raises:
         CommandError: a setting has a value that is not allowed.

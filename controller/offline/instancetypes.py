@@ -26,7 +26,7 @@ Price = Annotated[float, Meta(ge=0, le=MAX_PRICE)]
 
 
 class SurchargesRow(Wire):
-    """The parts of a price other than the instance, in the format of a world."""
+    """The parts of a price other than the instance, in $/h and in the format of a world."""
 
     volumes: Price = 0.0
     address: Price = 0.0
@@ -103,7 +103,12 @@ class Types:
 
 
 def from_rows(rows: object) -> Types:
-    """Return the instance types from the rows of a world."""
+    """Return the instance types from the rows of a world.
+
+    Raises:
+        WorldError: a row is malformed.
+
+    """
     if not isinstance(rows, list):
         raise WorldError('instanceTypes: expected a list or an object such as {"file": PATH}')
     return Types(
@@ -172,7 +177,12 @@ def _offering(row: OfferingRow) -> Offering:
 
 
 def from_file(rows: object) -> Types:
-    """Return the instance types of a file in the layout of Karpenter's kwok provider."""
+    """Return the instance types of a file in the layout of Karpenter's kwok provider.
+
+    Raises:
+        WorldError: a row is malformed.
+
+    """
     if not isinstance(rows, list):
         raise WorldError("file of instance types: expected a JSON list")
     return Types(

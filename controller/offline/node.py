@@ -49,7 +49,7 @@ class LastDecision:
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `explain node`."""
+    """Run the command `explain node`; return the exit code."""
     return run_on_cluster(parser(), _print, argv, environ)
 
 

@@ -17,7 +17,7 @@ from controller.offline.solve import solve_world
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `explain pod`."""
+    """Run the command `explain pod`; return the exit code."""
     return run_on_cluster(parser(), _print, argv, environ)
 
 

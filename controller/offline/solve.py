@@ -157,7 +157,7 @@ def _with_lower_bound(
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `solve`; returns 1 if a pod is unschedulable."""
+    """Run the command `solve`; return the exit code, which is 1 if a pod is unschedulable."""
     chosen = parse_arguments(solve_parser(), argv)
     return run_command(lambda: _print_solved(chosen))
 

@@ -45,7 +45,12 @@ class WorldError(ValueError):
 
 
 def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...]:
-    """Return all objects under a key of the world; empty if the key is missing."""
+    """Return all objects under a key of the world; empty if the key is missing.
+
+    Raises:
+        WorldError: the value is not a list, or an object in it is malformed.
+
+    """
     rows = world.get(key)
     if rows is None:
         return ()
@@ -62,7 +67,12 @@ def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...
 
 
 def converted(row: object, kind: type[_T], where: str) -> _T:
-    """Return one object as a wire value; `where` names it in errors."""
+    """Return one object as a wire value; `where` names it in errors.
+
+    Raises:
+        WorldError: a field of the object is malformed.
+
+    """
     try:
         read = msgspec.convert(row, kind)
     except msgspec.ValidationError as exc:

@@ -125,7 +125,12 @@ _KNOWN = frozenset({*KINDS, "settings", "instanceTypes"})
 
 
 def types_file(world: Mapping[str, Any]) -> str | None:
-    """Return the path of the file that holds the world's instance types, if it names one."""
+    """Return the path of the file with the world's instance types, None if it names no file.
+
+    Raises:
+        WorldError: `instanceTypes` is an object without the path of a file.
+
+    """
     types = world.get("instanceTypes")
     if isinstance(types, Mapping):
         path = types.get("file")
@@ -213,6 +218,7 @@ def types_by_pool(
 ) -> dict[str, tuple[InstanceType, ...]]:
     """Return the instance types of each of Joiner's NodePools, with NodeOverlays and fees applied.
 
+    `every` are all NodePools of the world. Those of other tools are left out.
     The key `NO_NODE_POOL` has the types of nodes without a NodePool, without overlays and fees.
 
     Raises:

@@ -57,7 +57,12 @@ async def patched(
 async def with_conditions(
     ports: Ports, claim: NodeClaim, after: list[conditions.Condition]
 ) -> NodeClaim:
-    """Write a NodeClaim's conditions if they changed."""
+    """Write a NodeClaim's conditions if they changed; return the resulting NodeClaim.
+
+    Raises:
+        ConflictError: the NodeClaim changed, as for `patched`.
+
+    """
     if conditions.unchanged(claim.status.conditions, after):
         return claim
     status = {"status": {"conditions": to_wire(after)}}
@@ -75,7 +80,15 @@ async def with_condition(
     ready_when: Sequence[str] = (),
     now: datetime,
 ) -> NodeClaim:
-    """Set one condition of a NodeClaim, and `Ready` from the conditions `ready_when`."""
+    """Set one condition of a NodeClaim, and return the resulting NodeClaim.
+
+    `kind` is the type of the condition. If there are types in `ready_when`, the condition `Ready`
+    is set from the conditions of these types.
+
+    Raises:
+        ConflictError: the NodeClaim changed, as for `patched`.
+
+    """
     after = conditions.with_condition(
         claim.status.conditions,
         kind,
@@ -118,9 +131,10 @@ def reason_for_end(claim: NodeClaim) -> str:
 
 
 async def with_drain_until(ports: Ports, claim: NodeClaim, end: datetime) -> NodeClaim:
-    """Set a NodeClaim's termination timestamp, the end of its drain, unless it is earlier.
+    """Set a NodeClaim's termination timestamp, the end of its drain, to `end`.
 
-    The write succeeds even if the NodeClaim changed meanwhile.
+    A timestamp that is earlier than `end` does not change. The write succeeds even if the NodeClaim
+    changed meanwhile. Returns the resulting NodeClaim.
 
     Raises:
         NotFoundError: the NodeClaim is deleted.

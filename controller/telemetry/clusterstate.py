@@ -171,7 +171,10 @@ def requests_on(cluster: Cluster, node_name: str) -> dict[str, int]:
 def status_conditions(
     kind: Kind[Any], objects: Iterable[Any], now: datetime
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield the conditions of every object of a kind, and the time since its deletion."""
+    """Yield gauges of the conditions of every object of a kind.
+
+    One gauge has the seconds since the deletion of each terminating object was requested.
+    """
     name = f"operator_{kind.name.lower()}"
     axes = ("namespace", "name", "type", "status", "reason")
     count = ObjectGauge(
@@ -202,12 +205,15 @@ def status_conditions(
 
 
 def snake(text: str) -> str:
-    """Write a resource's or a label's name as Karpenter's metrics do."""
+    """Return a resource's or a label's name as Karpenter's metrics spell it."""
     return text.lower().replace("-", "_")
 
 
 def add_amounts(gauge: GaugeMetricFamily, values: tuple[str, ...], amounts: Resources) -> None:
-    """Add a sample for each resource; its type is the first label."""
+    """Add a sample for each resource in `amounts`, which are in thousandths.
+
+    The first label is the name of the resource; `values` are the other labels.
+    """
     for resource, amount in sorted(amounts.items()):
         gauge.add_metric((snake(resource), *values), amount / quantities.MILLI)
 

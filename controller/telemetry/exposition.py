@@ -32,7 +32,7 @@ class ObjectGauge(GaugeMetricFamily):
         self.samples = cast("list[Sample]", _Samples(name, self.label_names, self.series))
 
     def add_metric(self, labels: Sequence[str], value: float, timestamp: object = None) -> None:
-        """Add a series; times are not supported."""
+        """Add a series; `timestamp` is ignored."""
         self.series.append((tuple(labels), value))
 
 

@@ -247,7 +247,10 @@ class Metrics:
                 self._terminate_first.labels(pool, command.reason.label, cause).inc()
 
     def rebooted(self, result: str, duration: timedelta) -> None:
-        """Count a reboot that ended, and observe the time since repair requested it."""
+        """Count a reboot that ended, and observe the time since repair requested it.
+
+        Results are `succeeded`, `recovery_timeout` and `provider_error`.
+        """
         self._reboots.labels(result).inc()
         self._reboot_duration.labels(result).observe(duration.total_seconds())
 
@@ -262,7 +265,10 @@ class Metrics:
             self._deletion_cost_nodes.labels(pool).set(count)
 
     def deletion_cost_written(self, result: str) -> None:
-        """Count an attempt to write a pod's deletion cost."""
+        """Count an attempt to write a pod's deletion cost, by its result.
+
+        Results are `updated`, `skipped_notfound`, `skipped_conflict` and `error`.
+        """
         self._deletion_costs.labels(result).inc()
 
     @contextlib.contextmanager

@@ -29,7 +29,10 @@ from infra.release import released_image
 
 
 def alternatives(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is nearest to an unknown one, or all known names."""
+    """Return the end of an error message about an unknown setting.
+
+    It suggests the known name that is nearest to `name`, or lists all known names.
+    """
     known = sorted(known)
     return nearest(name, known) or f"; the settings are {', '.join(known)}"
 
@@ -142,7 +145,10 @@ ONLY_WITH_CREATE = (
 
 
 def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[str]:
-    """Yield the settings of a created cluster that are set although the cluster exists."""
+    """Yield the errors of settings that apply only to a cluster that the stack creates.
+
+    `given` are the stack's settings as text, by key.
+    """
     if config.cluster != "existing":
         return
     for key in ONLY_WITH_CREATE:

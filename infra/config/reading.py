@@ -21,7 +21,12 @@ NO_REGIONS: Mapping[str, str] = {}
 
 
 def read() -> StackConfig:
-    """Read the settings of the running stack; raises `ConfigError`."""
+    """Read the settings of the running stack.
+
+    Raises:
+        ConfigError: settings are unknown, missing or invalid; lists all of them.
+
+    """
     config = pulumi.Config(PROJECT)
     given = {
         name.partition(":")[2]: config.require(name.partition(":")[2])
@@ -105,7 +110,7 @@ def refuse_disallowed(account: pulumi.Input[str]) -> None:
 
 
 def parse(given: Mapping[str, str], *, regions: Mapping[str, str] = NO_REGIONS) -> StackConfig:
-    """Check settings as text, by key without the project's name.
+    """Return the settings from their text, by key without the project's name.
 
     Args:
         given: the stack's settings; objects and lists are JSON.

@@ -16,6 +16,8 @@ from infra.config.forms import Each, Wire
 def value_from(text: str, kind: Any, key: str) -> Any:
     """Return the value that the text of a setting means.
 
+    `kind` is the type of the setting; `key` names the setting in errors.
+
     Raises:
         OptionsError: the text is not a value of this type; says what is allowed.
 

@@ -32,7 +32,10 @@ Rule = dict[str, Any]
 
 
 def rule(groups: str, resources: Sequence[str], verbs: Sequence[str], **more: Any) -> Rule:
-    """Return the RBAC rule that allows verbs on resources of one API group."""
+    """Return the RBAC rule that allows verbs on resources of one API group.
+
+    `groups` is the name of the group. `more` are further fields, such as `resourceNames`.
+    """
     return {"apiGroups": [groups], "resources": list(resources), "verbs": list(verbs), **more}
 
 

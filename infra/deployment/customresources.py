@@ -91,9 +91,9 @@ def refuse_other_kinds(
 ) -> None:
     """Check the cluster's CRDs against `joiner:existingCrds`.
 
-    CRDs in the list must exist and serve our versions. All others must not exist, unless Pulumi
-    created them for this installation or without an annotation. If the cluster does not answer,
-    nothing is checked: the provider that connects next reports the failure.
+    CRDs in the list must exist and serve our versions. Any other CRD that exists must have been
+    created by Pulumi, and must not have the annotation of another installation. If the cluster does
+    not answer, nothing is checked: the provider that connects next reports the failure.
 
     Raises:
         ConfigError: a CRD is missing, does not serve our versions, or belongs to another tool;

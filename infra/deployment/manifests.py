@@ -136,8 +136,9 @@ def template() -> str:
     """Return the chart's template.
 
     The objects are rendered once, with expressions of the template in place of values. An entry
-    with the key `MARK` is replaced by what the user gives. What depends on a value becomes a
-    condition; it is found by comparing the objects with and without it.
+    with the key `MARK` is replaced by what the user gives. A part that exists only with some value
+    is enclosed in a condition. Such parts are found by rendering the objects with and without that
+    value.
     """
     args = _in_template()
     always = [wire for _, wire in objects(args)]

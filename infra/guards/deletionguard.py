@@ -176,7 +176,11 @@ def _obstacles_to_end(props: Mapping[str, Any]) -> list[str]:
 
 
 def staying(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:
-    """Return resource options that keep the resources of a key of `retainOnDelete` in AWS."""
+    """Return resource options that keep resources in AWS if `key` is in `retaining`.
+
+    `key` is a key of `retainOnDelete`, which names the types of these resources. `retaining` is the
+    value of that setting.
+    """
 
     def retained(
         made: pulumi.ResourceTransformationArgs,

@@ -105,7 +105,7 @@ def lines(nodes: Sequence[Node], pools: Sequence[Wire], plan: Plan, price: Price
         nodes: the running nodes.
         pools: the cluster's current NodePools.
         plan: what the stack is about to apply.
-        price: returns the price of a node.
+        price: returns the price of a node per hour, None if it is unknown.
 
     """
     wanted = {wire["metadata"]["name"] for wire in plan.manifests if wire["kind"] == NODE_POOL.name}

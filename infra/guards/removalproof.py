@@ -59,7 +59,10 @@ class RefreshBlockedError(Exception):
 
 
 class RemovalProof(RegisteredResource, module="joiner", name="RemovalProof"):
-    """Is deleted last: deletes by tag what is left in AWS, and reports what is in the cluster."""
+    """The resource that a destroy deletes last.
+
+    Its deletion deletes by tag what is left in AWS, and reports what is left in the cluster.
+    """
 
     def __init__(
         self,

@@ -129,7 +129,10 @@ def refuse_unreadable_mapping(location: ClusterLocation) -> None:
 def with_mapping(
     mapped: str, role_arn: str, groups: Sequence[str] = MAPPED_GROUPS["aws-auth"]
 ) -> str:
-    """Return `mapRoles` of aws-auth with the node role added; other entries are unchanged."""
+    """Return `mapRoles` of aws-auth with the node role added; other entries are unchanged.
+
+    `mapped` and the result are YAML text. `groups` are the Kubernetes groups of the nodes.
+    """
     entry = {
         "rolearn": _without_path(role_arn),
         "username": "system:node:{{EC2PrivateDNSName}}",
@@ -139,7 +142,10 @@ def with_mapping(
 
 
 def without_mapping(mapped: str, role_arn: str) -> str:
-    """Return `mapRoles` of aws-auth without the node role; other entries are unchanged."""
+    """Return `mapRoles` of aws-auth without the node role; other entries are unchanged.
+
+    `mapped` and the result are YAML text.
+    """
     return _dumped(_others(mapped, role_arn))
 
 

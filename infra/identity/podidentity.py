@@ -44,7 +44,7 @@ class Cluster(Objects, Protocol):
     """The requests to the cluster's API server."""
 
     def request(self, method: str, path: str, body: Wire | None = None) -> Wire:
-        """Send one request."""
+        """Send one request and return the answer."""
 
 
 @dataclass(kw_only=True)

@@ -44,6 +44,9 @@ def refuse_ahead(
             which decide what the destroy does.
         refusals: returns the reasons for the given properties; empty if the deletion is allowed.
 
+    Raises:
+        DestroyRefusedError: `refusals` returned reasons.
+
     """
     if not is_destroying():
         return

@@ -78,7 +78,7 @@ class Leftovers:
         return dict(self._profiles())
 
     def remains(self) -> Remains:
-        """Return everything that was found; empty if nothing is left."""
+        """Return the IDs or names of all resources, by kind; empty if nothing is left."""
         every = {
             "instances": self.instances(),
             "volumes": self._identities("describe_volumes", "Volumes", "VolumeId"),
@@ -93,7 +93,7 @@ class Leftovers:
         return {kind: identities for kind, identities in every.items() if identities}
 
     def remove(self, remains: Remains) -> None:
-        """Request the deletion of what was found. What is still in use is skipped."""
+        """Request the deletion of what `remains` returned. Resources still in use are skipped."""
         actions: Mapping[str, Callable[[str], Any]] = {
             "volumes": lambda identity: self._ec2.delete_volume(VolumeId=identity),
             "network interfaces": lambda identity: self._ec2.delete_network_interface(
@@ -170,7 +170,10 @@ class Leftovers:
         return tags.get(labels.TAG_INSTALLATION) == self._installation
 
     def remove_profiles(self) -> None:
-        """Delete the instance profiles. IAM does not delete a role that is in one of them."""
+        """Delete the instance profiles that the controller created.
+
+        IAM does not delete a role that is in one of them.
+        """
         for name, roles in list(self._profiles()):
             for role in roles:
                 self._take_out(name, role)

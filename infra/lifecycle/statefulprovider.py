@@ -74,7 +74,7 @@ class StatefulProvider(RegisteredProvider):
         return CreateResult("-".join(self._key(props)), _plain(props))
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
-        """Compare the stored properties with the new ones.
+        """Return whether the new properties differ from the stored ones.
 
         Raises:
             StackMovedError: the cluster, region or installation changed.

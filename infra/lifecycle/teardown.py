@@ -144,7 +144,10 @@ class Draining:
         self._delete_node_classes(stuck=bool(trouble))
 
     def refusals(self, pools: Sequence[Wire] | None = None) -> list[str]:
-        """Return why the NodePools may not be deleted; empty if they may."""
+        """Return why the NodePools may not be deleted; empty if they may.
+
+        `pools` are all NodePools of the cluster; None to read them from it.
+        """
         pools = self._pools() if pools is None else pools
         foreign = sorted(_described(pool) for pool in pools if not _owner(pool))
         others = sorted(
@@ -370,7 +373,10 @@ def drain(props: Mapping[str, Any]) -> None:
 
 
 def drain_refusals(props: Mapping[str, Any]) -> list[str]:
-    """Return why a drain would be refused, without changing anything."""
+    """Return why a drain would be refused, without changing anything; empty if it would not.
+
+    `props` are the properties that `Drain` records.
+    """
     location = ClusterLocation.of(props)
     try:
         return _draining(props, Leftovers(location, props["installation"])).refusals()
@@ -440,7 +446,10 @@ class DrainArgs:
 
 
 class Drain(RegisteredResource, module="joiner", name="Drain"):
-    """Is deleted first: deletes the cluster's NodePools and waits until no node is left."""
+    """The resource that a destroy deletes first.
+
+    Its deletion deletes the cluster's NodePools and waits until no node is left.
+    """
 
     def __init__(
         self, name: str, args: DrainArgs, opts: pulumi.ResourceOptions | None = None
@@ -464,7 +473,10 @@ class Drain(RegisteredResource, module="joiner", name="Drain"):
 
 
 class NothingLeft(RegisteredResource, module="joiner", name="NothingLeft"):
-    """Is deleted after the controller: proves by tags that nothing of its nodes is left in AWS."""
+    """The resource that a destroy deletes right after the controller.
+
+    Its deletion proves by tags that nothing of the controller's nodes is left in AWS.
+    """
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ class Clock(Protocol):
         """Return seconds since an arbitrary moment."""
 
     def sleep(self, seconds: float, /) -> None:
-        """Wait."""
+        """Wait for this many seconds."""
 
 
 def _print(line: str) -> None:

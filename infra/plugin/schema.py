@@ -82,7 +82,7 @@ def parts(kind: Any) -> tuple[Any, bool]:
 
 
 def camel(name: str) -> str:
-    """Return a Python name as the schema writes it."""
+    """Return a Python name in camelCase, as the schema writes it."""
     first, *others = name.split("_")
     return first + "".join(word.title() for word in others)
 

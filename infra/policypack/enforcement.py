@@ -31,7 +31,15 @@ class RuleBrokenError(pulumi.RunError):
 def check_against_rules(
     made: pulumi.ResourceTransformationArgs,
 ) -> pulumi.ResourceTransformationResult | None:
-    """Check a resource's inputs if there are rules for its type: a Pulumi transformation."""
+    """Check a resource's inputs if there are rules for its type.
+
+    This is a Pulumi transformation. It returns the same inputs, of which outputs are checked once
+    they are known; None if there are no rules.
+
+    Raises:
+        RuleBrokenError: a text among the inputs breaks a rule.
+
+    """
     if made.type_ not in CHECKS:
         return None
     props: dict[str, Any] = dict(made.props)

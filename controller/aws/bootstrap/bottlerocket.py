@@ -42,6 +42,9 @@ def settings(
 ) -> str:
     """Return the user's settings, overridden by those of the controller, as TOML.
 
+    `custom` are the user's settings in TOML. `version` is the AMI's release, such as `1.52.0`;
+    empty if unknown. `raid` and `fast_image_pull` are those of `userdata.Bootstrap`.
+
     Raises:
         ShapeError: the user's settings have another value where Bottlerocket has a table.
         ValueError: the user's settings are not valid TOML.

@@ -45,7 +45,10 @@ def problems(kubelet: Mapping[str, Any]) -> list[str]:
 
 
 def closed(kubelet: Mapping[str, Any]) -> str:
-    """Return a message about fields with expressions while NodeClassCEL is off; may be empty."""
+    """Return a message about the fields with expressions, which need the gate NodeClassCEL.
+
+    It is empty if no field has an expression.
+    """
     wanted = {"maxPods": "whole number"}
     return "; ".join(
         f"spec.kubelet.{path}: {text!r} is not a {wanted.get(path, 'quantity')}, and "

@@ -34,7 +34,11 @@ class UserDataError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """The inputs of user data; `kubelet` is a KubeletConfiguration as a map."""
+    """The inputs of user data.
+
+    `kubelet` is a KubeletConfiguration as a map. `custom` is the user's `spec.userData`. `raid` is
+    whether the instance store volumes form one RAID 0 array.
+    """
 
     cluster: EksCluster
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -237,7 +237,10 @@ def _network_mbps(network: Row) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Settings of the controller that affect every instance type."""
+    """Settings of the controller that affect every instance type.
+
+    `memory_overhead` is the hypervisor's share of the memory, between 0 and 1.
+    """
 
     memory_overhead: float = 0.075
     reserved_enis: int = 0
@@ -287,7 +290,8 @@ def eni_pods(
 ) -> int:
     """Return the number of pods that the IP addresses allow, host-network pods included.
 
-    With prefix delegation, each secondary address of an interface is a prefix of 16 addresses. Only
+    `network` are the network interfaces that the EC2NodeClass lists. With prefix delegation
+    (`prefixes`), each secondary address of an interface is a prefix of 16 addresses. Only
     Nitro instance types support that.
     """
     without_addresses = sum(
@@ -429,7 +433,10 @@ def reserved_cpu(cpu: int) -> int:
 
 
 def eviction_threshold(storage: int, memory: int, kubelet: Mapping[str, Any]) -> dict[str, int]:
-    """Return the kubelet's hard eviction thresholds by resource, in thousandths."""
+    """Return the kubelet's hard eviction thresholds by resource, in thousandths.
+
+    `storage` and `memory` are the node's capacity, in thousandths of a byte.
+    """
     hard = kubelet.get("evictionHard") or {}
     return {
         MEMORY: _signal(hard.get("memory.available", "100Mi"), memory),
@@ -448,7 +455,10 @@ def _signal(text: str, whole: int) -> int:
 def overhead(
     info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits, whole: Resources
 ) -> dict[str, int]:
-    """Return the total resources that are not allocatable to pods, in thousandths."""
+    """Return the total resources that are not allocatable to pods, in thousandths.
+
+    `whole` is the node's capacity, as `capacity` returns it.
+    """
     kubelet = node_class.spec.kubelet
     return total(
         (

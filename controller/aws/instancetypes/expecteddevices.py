@@ -207,7 +207,10 @@ class Drivers:
             return None  # the condition of the EC2NodeClass reports the error
 
     def devices(self, instance_type: str, shared: Sharing | None) -> DynamicResources:
-        """Return the expected devices of an instance type."""
+        """Return the expected devices of an instance type.
+
+        `shared` is how claims share its GPUs, None if they do not.
+        """
         gpus = _nvidia(instance_type, shared) if self.nvidia else NO_DEVICES
         interfaces = _efa(instance_type) if self.efa else NO_DEVICES
         if not interfaces.any:

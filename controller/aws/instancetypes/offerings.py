@@ -216,7 +216,7 @@ class InstanceTypes:
         return known.all
 
     def has_no_image(self, node_class: EC2NodeClass, instance_type: str) -> bool:
-        """Return whether the EC2NodeClass offers no such instance type only for lack of an AMI."""
+        """Return whether the EC2NodeClass lacks nothing but an AMI to launch the instance type."""
         amis = node_class.status.amis
         suitable = self._suitable(node_class, {instance_type})
         return any(image_for(each, amis) is None for each in suitable)

@@ -77,7 +77,9 @@ class InstanceStatuses:
         self._waiting: dict[str, Notice] = {}
 
     async def refresh(self, now: datetime) -> None:
-        """Call EC2, unless it recently refused authorization.
+        """Read the status checks and scheduled events of all instances, and update the notices.
+
+        If EC2 refuses authorization, nothing is read for `DENIED_BACKOFF`.
 
         Raises:
             CloudProviderError: the call failed.

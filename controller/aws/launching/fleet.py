@@ -80,7 +80,8 @@ def request(
 ) -> dict[str, Any]:
     """Build the CreateFleet parameters; if there are too many candidates, the cheapest are kept.
 
-    `count` is the number of instances; EC2 may launch fewer.
+    `token` is the ClientToken, and `context` is the EC2NodeClass's `spec.context`. `count` is the
+    number of instances; EC2 may launch fewer.
     `market` is `capacity-block`, `interruptible-capacity-reservation` or empty. With `by_priority`,
     EC2 chooses by the prices of NodeOverlays (sent as priorities) instead of by its own prices.
     """

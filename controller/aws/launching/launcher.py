@@ -117,8 +117,9 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Fulfilled:
-    """The instances that a CreateFleet call launched, by position, and EC2's errors.
+    """The instances that a CreateFleet call launched, and EC2's errors.
 
+    A NodeClaim's instance is at the index `SharedLaunch.position`.
     An instance that has been terminated since is None.
     """
 
@@ -130,7 +131,7 @@ class Fulfilled:
 class SharedCall:
     """A call for several NodeClaims: its attempts, and the last one, in progress or done.
 
-    `owners` are the UIDs of the NodeClaims by position.
+    `owners` are the UIDs of the NodeClaims by their `SharedLaunch.position`.
     """
 
     attempts: Attempts = field(default_factory=Attempts)
@@ -163,7 +164,10 @@ class LaunchPlan:
         return self.shared.size if self.shared else 1
 
     def reserved(self, used: Mapping[str, int]) -> dict[str, int]:
-        """Return the IP addresses that are reserved, by subnet, less those of used subnets."""
+        """Return the number of IP addresses that the launch reserves, by subnet ID.
+
+        `used` is the number of launched instances by subnet ID; their addresses are subtracted.
+        """
         return {s: n * (self.count - used.get(s, 0)) for s, n in self.addresses.items()}
 
 

@@ -61,7 +61,11 @@ def keeping(
 
 
 def reserved_first(choices: Sequence[Choice]) -> list[Choice]:
-    """Return only reservations of the cheapest one's type; all choices if there are none."""
+    """Return only capacity reservations of one type; all choices if there are no reservations.
+
+    The type is that of the cheapest reservation: default, capacity block or interruptible. Of
+    capacity blocks, only the cheapest is returned.
+    """
     reserved = keeping(choices, lambda _, o: o.capacity_type == labels.RESERVED)
     if not reserved:
         return list(choices)

@@ -51,7 +51,10 @@ NEURON = (Requirement(key=ACCELERATOR_COUNT, operator="Exists"),)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An SSM parameter that holds an AMI ID, with the requirements of each variant it serves."""
+    """An SSM parameter that holds an AMI ID, with the requirements of each variant it serves.
+
+    `pinned` is whether the alias names a version other than `latest`.
+    """
 
     path: str
     variants: tuple[tuple[Requirement, ...], ...]
@@ -184,6 +187,8 @@ class AMIs:
 
     async def find(self, node_class: EC2NodeClass, kubernetes: str) -> tuple[AMIStatus, ...]:
         """Return the AMIs that the EC2NodeClass selects, newest first; one per set of requirements.
+
+        `kubernetes` is the cluster's version, such as `1.37`.
 
         Raises:
             UnsupportedAliasError: the alias's family has no AMIs for this Kubernetes version.

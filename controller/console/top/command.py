@@ -27,7 +27,7 @@ except ImportError:  # textual is installed with the extra `console` only
 
 
 def top(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `top`."""
+    """Run the command `top`; return the exit code."""
     chosen, settings = parse_with_settings(parser(), argv)
     return run_command(
         lambda: asyncio.run(_show(study.source_of(chosen, settings, environ), chosen.note))

@@ -82,7 +82,11 @@ class Lines(ScrollView, can_focus=True):
         self.cursor = 0
 
     def show(self, sheet: Sheet, *, at: str | None = None) -> None:
-        """Show another table, with the cursor on the line with the key `at`; None: unchanged."""
+        """Show another table, with the cursor on the line with the key `at`.
+
+        If `at` is None, the cursor stays on the key of its line. If there is no such line, the
+        cursor is on the first one.
+        """
         if at is None:
             at = self._sheet.keys[self.cursor] if self._sheet.keys else ""
         self._sheet = sheet

@@ -293,7 +293,7 @@ def pending(page: Content) -> Sheet:
 
 
 def group(page: Content, key: str) -> Sheet:
-    """Return the pods that are pending for the same causes as this one."""
+    """Return the causes and pods of the group that contains the pending pod `key`."""
     found = next((group for group in page["pending"] if key in group["pods"]), None)
     names = found["pods"] if found is not None else []
     lines = [Line((cause,)) for cause in found["causes"]] if found is not None else []
@@ -370,7 +370,10 @@ def headline(page: Content, plan: Content | None) -> str:
 
 
 def age(now: datetime | None, created: str) -> str:
-    """Return the time since a moment, in its largest unit; empty if one is unknown."""
+    """Return the time from `created` to `now` in minutes, hours or days, such as `3h`.
+
+    It is empty if either time is unknown.
+    """
     born = _moment(created)
     if now is None or born is None:
         return ""

@@ -33,7 +33,7 @@ SHORTEST_TOKEN = 16
 
 
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `web`."""
+    """Run the command `web`; return the exit code."""
     chosen, settings = parse_with_settings(parser(), argv)
 
     def serve() -> int:

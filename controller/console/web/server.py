@@ -178,7 +178,7 @@ def is_loopback(host: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
-    """Serve within the context; yield the port, which is a free one for 0."""
+    """Serve within the context; yield the port. If `port` is 0, the system chooses a free one."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()
     try:

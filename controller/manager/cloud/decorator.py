@@ -105,7 +105,7 @@ class CloudDecorator:
         await self._cloud.acknowledge(notice)
 
     def shifted_zones(self) -> frozenset[str]:
-        """Return the zones that a zonal shift moves traffic away from."""
+        """Return the IDs of the zones that a zonal shift moves traffic away from."""
         return self._cloud.shifted_zones()
 
     def mark_unavailable(self, instance_type: str, zone: str, capacity_type: str) -> None:

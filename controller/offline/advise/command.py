@@ -83,7 +83,7 @@ class _Source:
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `advise`."""
+    """Run the command `advise`; return the exit code."""
     return run_on_cluster(parser(), _print, argv, environ)
 
 

@@ -74,9 +74,9 @@ def advice_summary(result: AdviceResult) -> str:
 
 
 def advice_tables(result: AdviceResult, shown: int, *, is_wide: bool) -> Sequence[Table]:
-    """Return the costs, and the most expensive obstacles.
+    """Return tables of the costs, and of the `shown` obstacles that cost most.
 
-    If `is_wide`, all obstacles, and the nodes that cannot be replaced.
+    If `is_wide`, the tables have all obstacles, and the nodes that cannot be replaced.
     """
     advice, today = result.advice, candidates.cost(result.now)
     pools = "your NodePools" if result.had_pools else "the default NodePool"
@@ -140,7 +140,10 @@ def _obstacle_text(finding: Finding) -> str:
 
 
 def advice_notes(result: AdviceResult, shown: int, *, is_wide: bool) -> str:
-    """Return notes on what the figures leave out, and on checks before a change."""
+    """Return notes on what the figures leave out, and on checks before a change.
+
+    `shown` and `is_wide` are those of `advice_tables`.
+    """
     advice = result.advice
     shown = len(advice.findings) if is_wide else shown
     lines = [*_notes_on_obstacles(result, shown), *_notes_on_nodes(result)]

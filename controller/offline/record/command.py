@@ -115,7 +115,7 @@ class InstanceTypeSource(Protocol):
 
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `record`."""
+    """Run the command `record`; return the exit code."""
     chosen, settings = parse_with_settings(record_parser(), argv)
     where = connection(chosen, environ)
 
@@ -158,6 +158,8 @@ def world_of(path: Path | None, settings: Sequence[str], environ: Mapping[str, s
 def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the cluster of the environment's kubeconfig as a world; writes progress to stderr.
 
+    `argv` are flags of `run` that replace the settings of the cluster's controller.
+
     Raises:
         CommandError: the cluster cannot be reached, or a required kind cannot be listed.
 
@@ -186,7 +188,16 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
 async def connected(
     argv: Sequence[str], environ: Mapping[str, str], report: Report
 ) -> AsyncIterator[tuple[ApiServer, Options]]:
-    """Connect to the environment's cluster for reading; yield the connection and the settings."""
+    """Connect to the environment's cluster for reading; yield the connection and the settings.
+
+    `argv` are flags of `run` that replace the settings of the cluster's controller. `report` is
+    called with warnings.
+
+    Raises:
+        AccessError: there is no kubeconfig, or it cannot be used.
+        OptionsError: a flag is unknown, or a value is not allowed.
+
+    """
     async with Client(access_of(environ), user_agent="joiner") as client:
         settings = await controller_options(client, argv, environ, report)
         yield ReadOnlyApiServer(client), replace(settings, disruption_mode="observe")

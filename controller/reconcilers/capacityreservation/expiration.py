@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class BlockExpiration(PortUser):
     """Deletes the NodeClaims of a capacity block that ends soon, regardless of budgets.
 
-    The end of a block is in the status of the EC2NodeClasses that select it. Joiner reads only
-    other blocks from EC2.
+    The end of a block is in the status of the EC2NodeClasses that select it. If no EC2NodeClass
+    selects the block any more, Joiner reads its end from EC2.
     """
 
     ports: Ports

@@ -97,7 +97,7 @@ class Advice(PortUser):
         )
 
     def withdraw(self, names: Names, why: str) -> None:
-        """Log that a command is no longer valid."""
+        """Log that a command is no longer valid; `names` are its nodes, `why` is the reason."""
         self.specs.pop(names, None)
         log.info(
             "would no longer disrupt nodes",

@@ -45,7 +45,10 @@ class DisruptionEngine(Protocol):
 
 @dataclass(slots=True)
 class IdleBackoff:
-    """Pauses evaluation while the cluster is as in the last evaluation that found no command."""
+    """Pauses evaluation while the cluster is as in the last evaluation that found no command.
+
+    In its methods, `revision` is the mirror's revision when the problem was read.
+    """
 
     _revision: int = -1
     _offer: Mapping[str, Sequence[InstanceType]] | None = None

@@ -98,7 +98,7 @@ class History(PortUser):
         return await self._created(spec, DisruptionStatus())
 
     async def renew(self, record: str, spec: DisruptionSpec) -> None:
-        """Write the current spec of a proposal."""
+        """Write the current spec of a proposal; `record` is its name."""
         try:
             written = await self.api.patch(DISRUPTION, record, {"spec": to_wire(spec)})
         except ApiError as error:
@@ -129,7 +129,11 @@ class History(PortUser):
         return record
 
     async def record_end(self, record: str, *, failed: bool, why: str = "") -> None:
-        """Record that a command ended; `failed`: some of its nodes were not disrupted."""
+        """Record that a command ended.
+
+        `record` is the name of its Disruption. `failed` is True if some of its nodes were not
+        disrupted; `why` is the reason.
+        """
         known = self._records.get(record)
         if known is None:
             return
@@ -144,11 +148,11 @@ class History(PortUser):
         await self._changed(known, after)
 
     async def withdraw(self, record: str, why: str) -> None:
-        """Record that a proposal is no longer valid."""
+        """Record that the proposal named `record` is no longer valid, and why."""
         await self._close(record, state="Withdrawn", message=why)
 
     async def decline(self, record: str) -> None:
-        """Record that a user declined a proposal."""
+        """Record that a user declined the proposal named `record`."""
         until = self.clock() + DECLINED_FOR
         message = f"declined; its nodes are not disrupted before {until:%Y-%m-%dT%H:%M:%SZ}"
         await self._close(record, state="Declined", message=message)
@@ -222,7 +226,8 @@ class History(PortUser):
     async def unfinished_commands(self) -> list[Disruption] | None:
         """Return, once, the commands that an earlier leader began and did not end.
 
-        Returns None while they cannot be read.
+        Returns None if they cannot be read now, and an empty list if the API server does not serve
+        Disruptions or refuses access to them.
         """
         if not await self._ensure_read():
             return None if self._silent_until is None else []

@@ -26,10 +26,10 @@ async def read_problem(
     admitted: Callable[[Iterable[NodePool]], list[NodePool]] = list,
     start_times: Mapping[str, datetime] = MappingProxyType({}),
 ) -> DisruptionProblem:
-    """Return the cluster as it is now.
+    """Return the disruption problem of the cluster as it is now.
 
     `admitted` returns which of the given NodePools may create nodes, with their limits.
-    `start_times` has the start times of the workloads from the previous call.
+    `start_times` are the `workload_start_times` of the previous problem.
     """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types

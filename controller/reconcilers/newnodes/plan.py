@@ -66,7 +66,10 @@ class PlacementPlan:
         self._expected.setdefault(node, set()).add(pod.metadata.uid)
 
     def expected_on(self, *names: str) -> Mapping[str, str]:
-        """Return the pods planned on a node, given by its names: `namespace/name` by UID."""
+        """Return the pods planned on a node as `namespace/name`, by UID.
+
+        `names` are the names of the node and of its NodeClaim.
+        """
         return {
             uid: planned.pod
             for name in names
@@ -79,7 +82,10 @@ class PlacementPlan:
         return self._expected.keys()
 
     def others_pending(self, *names: str) -> bool:
-        """Whether pods are planned on other nodes that are not Ready yet."""
+        """Whether pods are planned on nodes that are not Ready yet, other than these.
+
+        `names` are names of nodes and NodeClaims.
+        """
         return any(
             planned.ready_since is None and not planned.is_lost and planned.node not in names
             for planned in self._planned.values()

@@ -37,9 +37,10 @@ async def created(
     *,
     is_repeated: bool = False,
 ) -> NodeClaim:
-    """Create a NodeClaim; if the API server refuses it, publish an event on its NodePool.
+    """Return a created NodeClaim; if the API server refuses it, publish an event on its NodePool.
 
-    The body has a name, so a repeated request creates no second NodeClaim.
+    `body` has a name, so a repeated request creates no second NodeClaim. `is_repeated` is that of
+    `create_once`.
 
     Raises:
         ApiError: it could not be created.
@@ -105,8 +106,8 @@ class ClaimWriter(PortUser):
     ) -> NodeClaim | None:
         """Create a node's NodeClaim; returns None if the pool was deleted or its template changed.
 
-        `seen` is the pool as scheduled: a NodeClaim with its template and the new hash would never
-        drift.
+        `seen` is the pool that the scheduler read. A NodeClaim with the template of `seen` and the
+        hash of a newer template would never drift.
         `types` are the pool's instance types; `reason` is the label value in metrics.
 
         Raises:

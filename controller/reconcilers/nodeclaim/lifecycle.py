@@ -78,10 +78,17 @@ class NodePreparation(Protocol):
         """Prepare the node while its instance starts."""
 
     async def joined(self, claim: NodeClaim, node: Node) -> bool:
-        """Prepare the node once its Node object exists; returns whether to hold it."""
+        """Prepare the node once its Node object exists.
+
+        Returns whether to hold the node: to register it with the taint `taints.HELD`, which keeps
+        pods off it.
+        """
 
     async def registered(self, node: Node) -> timedelta | None:
-        """Open a held node once it is Ready; returns when to call again, None if it is open."""
+        """Open a held node once it is Ready: remove the taint `taints.HELD`.
+
+        Returns when to call again; None if the node is open.
+        """
 
 
 OTHERS_GRACE = timedelta(seconds=10)

@@ -53,7 +53,7 @@ def lacks_late_labels(claim: NodeClaim) -> bool:
 
 
 def late_labels(instance: Instance) -> dict[str, str]:
-    """Return the labels that EC2 reports only once the instance runs, as far as it does."""
+    """Return the labels that EC2 reports only once the instance runs; none until then."""
     partition = instance.labels.get(labels.PLACEMENT_GROUP_PARTITION, "")
     return {labels.PLACEMENT_GROUP_PARTITION: partition} if partition else {}
 

@@ -50,10 +50,10 @@ class Tagging(PortUser):
     """UIDs of the claims that named an instance when this process became leader."""
 
     def inherit(self, claims: Iterable[NodeClaim]) -> None:
-        """Adopt the instances of these claims, unless an earlier leader did not.
+        """Allow `reconcile` to adopt the instances of these claims.
 
-        Claims without an instance are left out: if another controller launches theirs, it is still
-        running.
+        Claims without an instance are left out: a controller that launches an instance for one of
+        them is still running.
         """
         self._inherited.update(claim.metadata.uid for claim in claims if claim.status.provider_id)
 

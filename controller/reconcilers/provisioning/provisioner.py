@@ -85,7 +85,10 @@ class Inherited:
 
 @dataclass(slots=True, kw_only=True)
 class Provisioner(PortUser, ExpectedPods):
-    """Schedules pending pods, and creates a NodeClaim for every node that they need."""
+    """Schedules pending pods, and creates a NodeClaim for every node that they need.
+
+    `nomination` is how long a node is nominated for its pods, so that it is not disrupted.
+    """
 
     ports: Ports
     solve: Solve

@@ -41,6 +41,8 @@ def plan_drain(
     DaemonSet pods, so that the pods that a workload depends on outlive it. In a tier, the largest
     pods are evicted first: kube-scheduler binds their replacements one by one, and a late large pod
     would find only fragmented capacity. `allocatable` is that of the node.
+
+    Pods that would not end before `deadline` otherwise are deleted. None means no deadline.
     """
     waiting = tuple(p for p in pods if is_drainable(p, now))
     force = tuple(p for p in waiting if deadline is not None and is_due(p, deadline, now))

@@ -10,7 +10,10 @@ from controller.state.cluster import Cluster
 
 
 def attached(cluster: Cluster, node_name: str, *, but_not_of: Iterable[Pod]) -> list[str]:
-    """Return the volumes attached to the node, except those of the pods `but_not_of`."""
+    """Return the names of the PersistentVolumes attached to a node, sorted.
+
+    Volumes of the pods `but_not_of` are left out.
+    """
     stay = {volume for pod in but_not_of for volume in _volumes(cluster, pod)}
     names = (a.spec.source.persistent_volume_name for a in cluster.attachments_to(node_name))
     return sorted(name for name in names if name is not None and name not in stay)

@@ -26,7 +26,10 @@ _LINE = re.compile(
 
 
 def read(text: str) -> dict[str, dict[str, int]]:
-    """Return the number of branch interfaces by instance family and size."""
+    """Return the number of branch interfaces by instance family and size.
+
+    `text` is the Go source file of AWS's VPC resource controller that lists the limits.
+    """
     limits: dict[str, dict[str, int]] = {}
     family = size = ""
     is_compatible = False
@@ -50,7 +53,7 @@ def rendered(source: str, limits: dict[str, dict[str, int]]) -> str:
 
 
 def main(path: str) -> None:
-    """Render the limits in the zip file of the Go module."""
+    """Write `branchinterfaces.json` from the Go module's zip file, which is at `path`."""
     with zipfile.ZipFile(path) as archive:
         name = next((name for name in archive.namelist() if name.endswith(_TABLE)), None)
         limits = read(archive.read(name).decode()) if name else {}

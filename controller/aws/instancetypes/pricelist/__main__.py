@@ -56,7 +56,7 @@ def rendered(source: str, tables: dict[str, tuple[str, PriceTable]]) -> str:
 
 
 def main(path: str) -> None:
-    """Render the tables in the zip file of the Go module."""
+    """Write `prices.json` from the Go module's zip file, which is at `path`."""
     tables: dict[str, tuple[str, PriceTable]] = {}
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if _TABLES.search(name)]
