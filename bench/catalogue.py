@@ -34,7 +34,7 @@ KWOK_OVERHEAD = {CPU: 100, MEMORY: 10 * 2**20 * 1000}
 
 
 def node_pool(manifests: Path) -> NodePool:
-    """Return the NodePool in a file of manifests."""
+    """Return the first NodePool in a file of manifests. Raises ValueError if there is none."""
     for manifest in yaml.safe_load_all(manifests.read_text()):
         if manifest["kind"] == "NodePool":
             return msgspec.convert(manifest, NodePool, strict=False)

@@ -475,7 +475,13 @@ def main(life: type[Run], program: str, description: str | None) -> int:
         description=description,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1-20"), metavar="1-20")
+    parser.add_argument(
+        "--seeds",
+        type=parse_seeds,
+        default=parse_seeds("1-20"),
+        metavar="1-20",
+        help="seeds to run, such as 7, 1-20 or 1-5,9 (1-20)",
+    )
     chosen = parser.parse_args()
     found = 0
     for seed, run, seconds in runs(chosen.seeds, life):

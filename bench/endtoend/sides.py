@@ -108,9 +108,9 @@ class Joiner:
         return memory.families(self.testbed.directory, "-m controller run")
 
     async def write_catalogue(self, out: Path, work: Path) -> str:
-        """Write the instance types and prices that Joiner sees; return their number.
+        """Write the instance types and prices that Joiner sees to `out`; return a summary line.
 
-        Karpenter's kwok provider reads the file.
+        Karpenter's kwok provider reads the file. `work` is a folder for intermediate files.
         """
         described = work / "nodeclass.json"
         described.write_text(json.dumps(await self.kube.get(f"{NODE_CLASSES}/default")))

@@ -39,7 +39,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1-500"), metavar="1-500")
+    parser.add_argument(
+        "--seeds",
+        type=parse_seeds,
+        default=parse_seeds("1-500"),
+        metavar="1-500",
+        help="seeds to run, such as 7, 1-500 or 1-5,9 (1-500)",
+    )
     parser.add_argument("--only", choices=list(FAULTS), default="", metavar="FAULT",
                         help=f"one of {', '.join(FAULTS)}")  # fmt: skip
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")

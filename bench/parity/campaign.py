@@ -87,7 +87,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def seeds_of(options: argparse.Namespace) -> list[int]:
-    """Return the seeds to run."""
+    """Return the seeds to run: all of them, or those whose worlds are about a given feature."""
     seeds = range(options.first, options.first + options.seeds)
     if options.about is None:
         return list(seeds)

@@ -70,7 +70,10 @@ def solve_and_compare(world: World, their: Answer, *, features: Sequence[str] = 
 
 
 def compare(world: World, our: Answer, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
-    """Compare two answers to a world that lists its instance types."""
+    """Compare two answers to a world that lists its instance types.
+
+    `features` are those from which the world was generated; empty for a recorded world.
+    """
     types = with_overlays(world)
     failures = [f"rule broken: {finding}" for finding in findings(world, our, types)]
     differences: list[str] = []

@@ -54,7 +54,9 @@ def main() -> int:
         "--scale", type=float, default=DEFAULT_SCALE, help=f"size of the load ({DEFAULT_SCALE})"
     )
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
-    parser.add_argument("--json", type=Path, default=Path("trace.json"), metavar="FILE")
+    parser.add_argument(
+        "--json", type=Path, default=Path("trace.json"), metavar="FILE", help="file for the results"
+    )
     add_fee(parser)
     parser.add_argument(
         "--protected",

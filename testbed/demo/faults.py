@@ -12,7 +12,7 @@ CAPACITY_TYPES = ("spot", "on-demand")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that a user can cause: its arguments by name, with their meaning, and its effect."""
+    """A fault that a user can cause. `arguments` has the meaning of each argument, by its name."""
 
     summary: str
     act: Callable[..., str]

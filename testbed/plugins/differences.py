@@ -31,7 +31,10 @@ class Difference:
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
-    """Yield every leaf that differs; internal keys, which begin with `__`, are ignored."""
+    """Yield every leaf that differs; internal keys, which begin with `__`, are ignored.
+
+    `path` is the path of `old` and `new` in their bags.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(key for key in old.keys() | new.keys() if not key.startswith("__"))
         for key in keys:

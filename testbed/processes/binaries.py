@@ -126,7 +126,10 @@ class Toolset:
 
 
 def pinned(module: Path, dependency: str) -> str:
-    """Return the version, with `v`, at which a Go module requires or replaces a dependency."""
+    """Return the version, with `v`, at which a Go module requires or replaces a dependency.
+
+    Raises `BinaryUnavailableError` if the module does not require the dependency.
+    """
     requirements = (module / "go.mod").read_text()
     name = re.escape(dependency)
     match = re.search(rf"^\s*(?:replace )?{name} => {name} (v\S+)", requirements, re.M)
@@ -300,9 +303,10 @@ class Supply:
     they are cached."""
 
     def obtain(self, toolset: Toolset) -> Path:
-        """Return the directory of the complete set.
+        """Return the directory of the complete set; download or build it if it is not cached.
 
         Safe to call from several processes at once: one of them works, the others wait for it.
+        Raises `BinaryUnavailableError` if no source provides the set.
         """
         destination = self._destination(toolset)
         if destination.exists():

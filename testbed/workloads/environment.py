@@ -36,7 +36,7 @@ class Surroundings:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace $(NAME) if NAME is known; $$ becomes a dollar sign."""
+    """Return the text with $(NAME) replaced if NAME is known, and $$ by a dollar sign."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[0] == "$$":

@@ -67,7 +67,10 @@ def resolve(
     capacity_type: str,
     template: tuple[str, int] | None = None,
 ) -> Plan:
-    """Return the plan for launch parameters. Raises AwsError with EC2's code if any is invalid."""
+    """Return the plan for launch parameters. Raises AwsError with EC2's code if any is invalid.
+
+    `template` is the ID and version of the launch template that the parameters come from.
+    """
     instance_type = _instance_type(data)
     image = images.get(world, _required(data, "ImageId"))
     offered = architectures(instance_type)
@@ -214,7 +217,10 @@ def _reservation(
 
 
 def available_capacity(world: World, plan: Plan, *, max_price: float | None = None) -> int:
-    """Return how many instances the plan's pool can give now. Raises AwsError if none."""
+    """Return how many instances the plan's pool can give now. Raises AwsError if none.
+
+    `max_price` is the caller's highest spot price in $/h; None is no limit.
+    """
     name, zone = plan.instance_type, plan.zone
     offered = zones_of(world.region).get(name, frozenset())
     if zone not in offered or plan.capacity_type not in usage_classes(name):
@@ -274,7 +280,11 @@ def launch(
     service_tags: Mapping[str, str] | None = None,
     token: str | None = None,
 ) -> list[Instance]:
-    """Create and return `count` instances of a plan. The caller has checked the pool's capacity."""
+    """Create and return `count` instances of a plan. The caller has checked the pool's capacity.
+
+    `tag_specifications` are added to those of the plan. `service_tags` are tags that AWS sets.
+    `token` is the caller's client token.
+    """
     reservation = f"r-0{secrets.token_hex(8)}"
     specifications = [
         *(plan.data.get("TagSpecifications") or []),

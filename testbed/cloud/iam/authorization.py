@@ -171,7 +171,10 @@ def request_tags(given: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def resource_tags(held: Mapping[str, str], *, prefix: str = "ec2") -> dict[str, list[str]]:
-    """Return the IAM context keys for the tags of a resource."""
+    """Return the IAM context keys for the tags of a resource.
+
+    `prefix` is that of the service's own keys, as in `ec2:ResourceTag/…`.
+    """
     context: dict[str, list[str]] = {}
     for key, value in held.items():
         context[f"aws:ResourceTag/{key}"] = [value]

@@ -164,7 +164,7 @@ _send_to_queue = Rule._send_to_sqs_queue
 
 
 def guard_deliveries(guard: Guard | None) -> None:
-    """Make EventBridge call a guard before it sends an event to a queue; None restores moto.
+    """Deliver events to queues only if a guard allows it; None restores moto's behavior.
 
     moto itself delivers without checking the queue's policy.
     """
@@ -184,7 +184,10 @@ def warm(region: str) -> None:
 
 
 def put_ssm_parameter(region: str, *, name: str, value: str, now: float) -> None:
-    """Set an SSM parameter under `/aws/`, which the API does not allow."""
+    """Set an SSM parameter under `/aws/`, which the API does not allow.
+
+    `now` is the parameter's modification time, in seconds since 1970.
+    """
     ssm(region)._parameters[name] = [
         Parameter(
             account_id=ACCOUNT,

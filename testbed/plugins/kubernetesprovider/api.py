@@ -233,7 +233,7 @@ class Api:
             raise
 
     def create(self, path: str, thing: Bag, *, dry_run: bool = False) -> Bag:
-        """Create the object at a path. Raises `ApiError` if it exists."""
+        """Create the object at a path; return it as created. Raises `ApiError` if it exists."""
         query = {"fieldManager": CREATOR, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
@@ -250,7 +250,10 @@ class Api:
     def apply(
         self, path: str, thing: Bag, *, manager: str, force: bool, dry_run: bool = False
     ) -> Bag:
-        """Apply the object with server-side apply, as a field manager."""
+        """Apply the object with server-side apply, as field manager `manager`; return the object.
+
+        With `force`, fields of other managers are taken over. Raises `ApiError` for a conflict.
+        """
         query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
