@@ -53,7 +53,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         logs.configure(options.log_level, options.log_output_paths, options.log_error_output_paths)
     except OSError as exc:
-        print(f"LOG_OUTPUT_PATHS or LOG_ERROR_OUTPUT_PATHS cannot be used: {exc}", file=sys.stderr)
+        print(
+            f"a log file of LOG_OUTPUT_PATHS or LOG_ERROR_OUTPUT_PATHS cannot be opened: {exc}; "
+            "allowed are stdout, stderr and files that the controller can write",
+            file=sys.stderr,
+        )
         return 2
     log = logging.getLogger(__name__)
     for warning in ignored_gates(argv, environ):
@@ -80,69 +84,74 @@ def _page(
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Schedule the pending pods of a recorded world."""
+    """Print which nodes the pending pods of a recorded cluster need (a file of `record`)."""
     from controller.offline import solve as offline
 
     return offline.solve(argv, environ)
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print why a pod is pending (`explain pod`), or why a node stays (`explain node`)."""
+    """Print why a pod is pending (`explain pod`), or why a node is not disrupted (`… node`)."""
     from controller.offline import node, pod
 
     commands = {"pod": pod.explain, "node": node.explain}
     if argv and argv[0] in commands:
         return commands[argv[0]](argv[1:], environ)
     asked_for_help = bool(HELP & set(argv[:1]))
-    usage = "usage: joiner explain pod POD | node NODE\n\njoiner explain pod --help says more."
+    usage = (
+        "usage: joiner explain pod POD | node NODE\n\n"
+        "  pod   Print where a pending pod is scheduled, or why it is unschedulable.\n"
+        "  node  Print why a node is not disrupted, and what would change that.\n\n"
+        "The options of each: joiner explain pod --help, joiner explain node --help."
+    )
     print(usage, file=sys.stdout if asked_for_help else sys.stderr)
     return 0 if asked_for_help else 2
 
 
 def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print which nodes of a recorded world to disrupt, and what replaces them."""
+    """Print which nodes of a recorded cluster to disrupt, and what replaces them."""
     from controller.offline import disrupt as offline
 
     return offline.disrupt(argv, environ)
 
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Write the cluster as a world, without names if wanted."""
+    """Write the state of the cluster as JSON for the other commands, with or without names."""
     from controller.offline.record import command as offline
 
     return offline.record(argv, environ)
 
 
 def cost(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print what the cluster's nodes cost, and the lower bound."""
+    """Print what the cluster's nodes cost, and a lower bound on that cost."""
     from controller.offline import cost as offline
 
     return offline.cost(argv, environ)
 
 
 def advise(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print what the cluster would cost under Joiner, and what prevents it."""
+    """Print what the cluster would cost under Joiner, and what prevents a lower cost."""
     from controller.offline.advise import command
 
     return command.command(argv, environ)
 
 
 def completion(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print the completion script of a shell: bash, zsh or tcsh."""
+    """Print the script that completes the command line in a shell, such as bash or zsh."""
     from controller.console import completion as console
 
     return console.completion(argv, environ)
 
 
 def top(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Show the cluster, or a recorded world, in the terminal."""
+    """Show the nodes, costs and decisions of a live or recorded cluster in the terminal."""
     from controller.console.top import command
 
     return command.top(argv, environ)
 
 
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Serve a page on the cluster, or on a recorded world."""
+    """Serve a web page with the nodes, costs and decisions of a live or recorded cluster."""
     from controller.console.web import command
 
     return command.web(argv, environ)
@@ -197,7 +206,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _usage() -> str:
     lines = [f"  {name:10} {(command.__doc__ or '').strip()}" for name, command in COMMANDS.items()]
-    more = "joiner COMMAND --help says more of each."
+    more = "The options of a command: joiner COMMAND --help."
     return "\n".join(["usage: joiner COMMAND …", "", *lines, "", more])
 
 

@@ -12,7 +12,7 @@ WIDTH = 90
 OPENING = """\
 usage: joiner run [--flag=VALUE …]
 
-Run the controller until it is told to stop. Each setting is a flag, or the environment
+Run the controller until it is stopped (SIGTERM). Each setting is a flag, or the environment
 variable of the same name; a flag wins over the environment, the environment over the
 default."""
 

@@ -141,7 +141,8 @@ class FeatureGates:
     both: the capacity reservation is full, or a static NodePool is at its node limit."""
 
     terminate_first_repair: bool = False
-    """Terminates an unhealthy node before its replacement is launched in the same cases."""
+    """Terminates an unhealthy node before its replacement is launched if there is no capacity for
+    both: the capacity reservation is full, or a static NodePool is at its node limit."""
 
     pod_deletion_cost_management: bool = False
     """Writes `controller.kubernetes.io/pod-deletion-cost` on the pods of ReplicaSets, so that they
@@ -212,8 +213,8 @@ class Options:
     cluster_ca_bundle: Annotated[
         str,
         doc("""
-            CA bundle of that API server for nodes: PEM in base64. If empty, the CA bundle that the
-            controller itself uses.
+            CA bundle with which nodes verify the API server: PEM in base64. If empty, the CA bundle
+            that the controller itself uses.
         """),
     ] = ""
 
@@ -314,8 +315,8 @@ class Options:
         doc("""
             How long the batch window stays open after the last pending pod arrived. A longer time
             puts more pods into one batch; a shorter one reduces the latency of a single pod. If
-            every ReplicaSet and StatefulSet has created all its pods, a fifth of the time is
-            enough.
+            every ReplicaSet and StatefulSet has created all its pods, the window closes after a
+            fifth of this time.
         """),
     ] = timedelta(seconds=1)
 
@@ -344,9 +345,9 @@ class Options:
     disruption_time_limit: Annotated[
         PositiveDuration,
         doc("""
-            Maximum time of one consolidation computation before it uses what it has found. It does
-            not delay pending pods, but it delays the removal of empty nodes. Savings that evict the
-            fewest pods are found first.
+            Maximum time of one consolidation computation. After it, Joiner uses the commands found
+            so far. It does not delay pending pods, but it delays the removal of empty nodes.
+            Savings that evict the fewest pods are found first.
         """),
     ] = timedelta(seconds=10)
 
@@ -455,18 +456,18 @@ class Options:
     gang_scheduling: Annotated[
         bool,
         doc("""
-            Whether the pods of a gang get nodes together or not at all, and are moved together or
-            not at all. Gangs are PodGroups of Kubernetes 1.37 or of the coscheduling plugin,
-            JobSets, groups of a LeaderWorkerSet, and jobs that Kueue has admitted.
+            Whether the pods of a gang are scheduled together or not at all, and are disrupted
+            together or not at all. Gangs are PodGroups of Kubernetes 1.37 or of the coscheduling
+            plugin, JobSets, groups of a LeaderWorkerSet, and jobs that Kueue has admitted.
         """),
     ] = False
 
     legacy_node_repair: Annotated[
         bool,
         doc("""
-            Whether the feature gate NodeRepair repairs nodes as Karpenter did until 1.14: it ends
-            an unhealthy node at once and without a drain, whatever budgets and annotations say, and
-            launches no replacement before.
+            Whether the feature gate NodeRepair repairs nodes as Karpenter did until 1.14: it
+            terminates an unhealthy node at once, without a drain, regardless of disruption budgets
+            and annotations, and before a replacement is launched.
         """),
     ] = False
 
@@ -475,7 +476,7 @@ class Options:
         doc("""
             Default topology spread constraints of the cluster, as in kube-scheduler's configuration
             (`podTopologySpread.defaultConstraints`): a YAML or JSON document, or the path of a file
-            with one. If empty, pods without constraints are not spread on purpose.
+            with one. If empty, Joiner does not spread pods without constraints of their own.
         """),
     ] = ""
 
@@ -528,9 +529,10 @@ class Options:
     web_port: Annotated[
         Port,
         doc("""
-            Port of the page on the cluster, on the loopback address of the controller's pod:
-            reach it with `kubectl port-forward`. It only reads. 0 disables it. It takes a process
-            of its own, with memory for the cluster and the instance types.
+            Port of the web page of `joiner web` for this cluster, on the loopback address of the
+            controller's pod: reach it with `kubectl port-forward`. It only reads. 0 disables it. It
+            runs in its own process, which needs memory for the cluster state and the instance
+            types.
         """),
     ] = 0
 

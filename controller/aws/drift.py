@@ -42,8 +42,8 @@ def drift_reason(
     """
     if not claim.status.image_id or not node_class.status.security_groups:
         raise CloudProviderError(
-            f"the AMI of {claim.metadata.name}, or the security groups of EC2NodeClass "
-            f"{node_class.metadata.name}, are not known yet"
+            f"NodeClaim {claim.metadata.name}: cannot determine drift yet: its status.imageID, or "
+            f"status.securityGroups of EC2NodeClass {node_class.metadata.name}, is not set"
         )
     image = image_for(instance_type, node_class.status.amis)
     if image is None or image.id != claim.status.image_id:

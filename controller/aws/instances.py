@@ -353,7 +353,8 @@ class Instances:
     def _refuse_shifted(self, provider_id: str) -> None:
         if self._is_shifted(zone_of(provider_id)):
             raise ZoneShiftedError(
-                f"{provider_id} is not changed while a zonal shift moves traffic away from its zone"
+                f"{provider_id} is not changed until the zonal shift away from its zone "
+                f"{zone_of(provider_id)} ends"
             )
 
     def _refuse_foreign(self, instance: Instance) -> None:

@@ -406,7 +406,7 @@ class AWSCloudProvider:
                 return AMI_DRIFT
             raise CloudProviderError(
                 f"NodeClaim {claim.metadata.name}: cannot determine drift: EC2NodeClass "
-                f"{node_class.metadata.name} does not offer its instance type {name!r}"
+                f"{node_class.metadata.name} has no offering of its instance type {name!r}"
             )
         spec = node_class.spec
         instance = await self._instances.get(claim.status.provider_id)

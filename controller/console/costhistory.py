@@ -76,9 +76,11 @@ async def _range(
         ) as response:
             answer = msgspec.json.decode(await response.read(), type=_Answer)
     except TimeoutError as error:
-        raise HistoryError(f"no answer within {DEADLINE.seconds} s") from error
+        raise HistoryError(f"no response from Prometheus within {DEADLINE.seconds} s") from error
     except msgspec.DecodeError as error:
-        raise HistoryError("the answer is not that of Prometheus' HTTP API") from error
+        raise HistoryError(
+            "the response is not from the HTTP API of Prometheus; check the URL"
+        ) from error
     except aiohttp.ClientError as error:
         raise HistoryError(str(error)) from error
     if answer.error:

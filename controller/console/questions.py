@@ -155,7 +155,9 @@ def _sentence(
 def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[str, Any]:
     """Return the effect of consolidation at this eviction price, and at the current one."""
     if not 0 <= price <= HIGHEST_PRICE:
-        raise UnanswerableError(f"{price} is not an eviction price from 0 to {HIGHEST_PRICE:.0f} $")
+        raise UnanswerableError(
+            f"{price} is not an eviction price: allowed is $0 to ${HIGHEST_PRICE:.0f}"
+        )
     now = _evaluated(problem, seconds)
     other = replace(problem, settings=replace(problem.settings, eviction_price=price))
     then = _evaluated(other, seconds)

@@ -211,7 +211,9 @@ class Study:
 
         """
         if self._problem is None:
-            raise questions.UnanswerableError("The cluster has not been read yet")
+            raise questions.UnanswerableError(
+                "The cluster has not been read yet; try again in some seconds"
+            )
         try:
             found = await self._call(evaluation.answered, self._problem, question)
         except SolverError as error:

@@ -140,11 +140,13 @@ class TokenCommand:
             end = datetime.fromisoformat(expires) if expires else None
         except subprocess.CalledProcessError as exc:
             said = exc.stderr.decode(errors="replace").strip()
-            raise AccessError(f"{command} failed: {said}") from exc
+            raise AccessError(f"exec plugin of the kubeconfig: {command} failed: {said}") from exc
         except (OSError, subprocess.TimeoutExpired) as exc:
-            raise AccessError(f"{command} cannot be run: {exc}") from exc
+            raise AccessError(
+                f"exec plugin of the kubeconfig: {command} cannot be run: {exc}"
+            ) from exc
         except (ValueError, KeyError, TypeError) as exc:
-            raise AccessError(f"{command} printed no token") from exc
+            raise AccessError(f"exec plugin of the kubeconfig: {command} printed no token") from exc
         return token, end
 
 
@@ -242,7 +244,10 @@ def from_environment(
         return from_kubeconfig(Path(paths.split(os.pathsep)[0]), context)
     if (mount / "token").exists():
         return in_cluster(environ, mount=mount)
-    raise AccessError(f"no API server: KUBECONFIG is not set, and there is no token in {mount}")
+    raise AccessError(
+        "no API server: KUBECONFIG is not set, and there is no service account token in "
+        f"{mount}: set KUBECONFIG to a kubeconfig, or run in a pod with a service account"
+    )
 
 
 def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
@@ -257,7 +262,10 @@ def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise AccessError("KUBERNETES_SERVICE_HOST is not set: is this a pod?")
+        raise AccessError(
+            "KUBERNETES_SERVICE_HOST is not set, although every pod has it: to run outside a pod, "
+            "set KUBECONFIG to a kubeconfig"
+        )
     namespace = mount / "namespace"
     return Access(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
@@ -280,14 +288,16 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
     try:
         return _access(yaml.safe_load(path.read_text()), path, context)
     except OSError as exc:
-        raise AccessError(f"cannot read the kubeconfig {path}: {exc.strerror}") from exc
+        raise AccessError(f"kubeconfig {path}: cannot read {exc.filename}: {exc.strerror}") from exc
     except yaml.YAMLError as exc:
         problem = " ".join(str(exc).split())
         raise AccessError(f"the kubeconfig {path} is not YAML: {problem}") from exc
     except (AttributeError, LookupError, TypeError, ValueError) as exc:
         # Fields of the wrong type or missing; each is checked by its use alone.
-        problem = f"{type(exc).__name__}: {exc}"
-        raise AccessError(f"{path} is not a kubeconfig that can be used: {problem}") from exc
+        raise AccessError(
+            f"the kubeconfig {path} cannot be used: an entry is incomplete or of the wrong type "
+            f"({exc}); `kubectl config view` shows what kubectl reads"
+        ) from exc
 
 
 def _access(config: Any, path: Path, name: str) -> Access:
@@ -319,7 +329,9 @@ def _access(config: Any, path: Path, name: str) -> Access:
 def _proxy(cluster: Mapping[str, Any], path: Path) -> str:
     proxy = str(cluster.get("proxy-url") or "")
     if proxy and not proxy.startswith(PROXY_SCHEME):
-        raise AccessError(f"{path}: proxy-url {proxy}: allowed is an HTTP proxy ({PROXY_SCHEME})")
+        raise AccessError(
+            f"{path}: proxy-url {proxy}: allowed is the URL of an HTTP proxy ({PROXY_SCHEME})"
+        )
     return proxy
 
 
@@ -330,7 +342,9 @@ def _named(
         if entry["name"] == name:
             section: dict[str, Any] = entry[singular] or {}
             return section
-    raise AccessError(f"{path}: {plural} has no {name!r}")
+    raise AccessError(
+        f"{path}: {plural} has no {name!r}; `kubectl config view` shows what the kubeconfig has"
+    )
 
 
 def _token_source(user: Mapping[str, Any], path: Path) -> TokenFile | TokenCommand | None:

@@ -22,6 +22,8 @@ from controller.options import SETTINGS, nearest
 
 STDIN = Path("-")
 
+WORLD_HELP = "a recorded world: a file that `joiner record` wrote (docs/reference/formats.md)"
+
 FORMATS = ("table", "wide", "json", "yaml")
 
 CONTEXT = "JOINER_KUBE_CONTEXT"
@@ -41,7 +43,7 @@ def add_world(parser: argparse.ArgumentParser) -> None:
         "world",
         metavar="WORLD.json",
         type=Path,
-        help="a recorded world (docs/reference/formats.md); - reads standard input",
+        help=f"{WORLD_HELP}; - reads standard input",
     )
     add_time_limit(parser)
 
@@ -52,8 +54,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         "--world",
         type=Path,
         metavar="WORLD.json",
-        help="read this recorded world (docs/reference/formats.md) instead of the cluster; - is "
-        "standard input",
+        help=f"read {WORLD_HELP}, instead of the cluster; - reads standard input",
     )
     add_connection(parser)
     add_time_limit(parser)
@@ -75,9 +76,13 @@ def cluster_parser(command: str, description: str) -> argparse.ArgumentParser:
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a cluster, as kubectl names them."""
     parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="the kubeconfig (default: KUBECONFIG, ~/.kube/config)"
+        "--kubeconfig",
+        metavar="FILE",
+        help="path of the kubeconfig (default: KUBECONFIG, ~/.kube/config)",
     )
-    parser.add_argument("--context", metavar="NAME", help="a context of the kubeconfig")
+    parser.add_argument(
+        "--context", metavar="NAME", help="context of the kubeconfig (default: its current context)"
+    )
 
 
 def add_time_limit(parser: argparse.ArgumentParser) -> None:
@@ -166,7 +171,8 @@ def parse_with_settings(
     if unknown:
         _reject(parser, chosen, unknown, flags)
     if remaining and getattr(chosen, "world", None) is not None:
-        parser.error(f"--world takes its settings from the world; remove {' '.join(remaining)}")
+        given = " ".join(remaining)
+        parser.error(f"with --world, the settings are those in WORLD.json; remove {given}")
     return chosen, remaining
 
 

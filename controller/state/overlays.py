@@ -208,7 +208,8 @@ def _price(price: float, absolute: str | None, adjustment: str | None) -> float:
             new_price = price + float(Decimal(adjustment or ""))
     except InvalidOperation as exc:
         raise ValueError(
-            f"{absolute or adjustment!r} is neither a price nor a price adjustment"
+            f"{absolute or adjustment!r} is neither a price such as 0.05 nor a price adjustment "
+            "such as +0.01 or -10%"
         ) from exc
     return min(max(new_price, 0.0), MAX_PRICE)
 

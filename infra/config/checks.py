@@ -72,7 +72,10 @@ def contradictions(config: StackConfig) -> Iterator[str]:
     if config.kubeconfig:
         yield from _unusable_kubeconfig(config)
     if config.node_pools and not _is_there(lambda: config.node_pools_folder, Path.is_dir):
-        yield f"{PROJECT}:nodePools={config.node_pools!r}: allowed is the path of a folder"
+        yield (
+            f"{PROJECT}:nodePools={config.node_pools!r}: allowed is the path of a folder that "
+            "exists, relative to Pulumi.yaml"
+        )
     if not config.kubeconfig and not shutil.which("aws"):
         yield (
             f"{PROJECT}:kubeconfig is missing: set it to the path of a kubeconfig, or install the "
@@ -89,7 +92,7 @@ def contradictions(config: StackConfig) -> Iterator[str]:
 def _unusable_kubeconfig(config: StackConfig) -> Iterator[str]:
     said = f"{PROJECT}:kubeconfig={config.kubeconfig!r}"
     if not _is_there(lambda: config.kubeconfig_path, Path.is_file):
-        yield f"{said}: allowed is the path of a file"
+        yield f"{said}: allowed is the path of a file that exists"
         return
     try:
         server_of(kubeconfig_file(config.kubeconfig or ""))
@@ -105,7 +108,10 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
     yield from _unusable_access(config.public_access_cidrs)
     yield from _unusable_controller_types(config.controller_instance_types)
     if not _is_private(config.vpc_cidr):
-        yield (f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the CIDR of a private network")
+        yield (
+            f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the CIDR of a private network, "
+            "such as 10.128.0.0/16"
+        )
     if config.platform_stack:
         yield (
             f"{create}: a stack with {PROJECT}:platformStack manages only NodePools: unset one "
@@ -118,7 +124,10 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
             f"{entry} or leave it out"
         )
     if config.identity == "pod-identity" and config.pod_identity_agent == "create":
-        yield f"{create}: it installs the agent itself: leave {PROJECT}:podIdentityAgent out"
+        yield (
+            f"{create}: the stack always installs the agent itself in a cluster that it creates: "
+            f"leave {PROJECT}:podIdentityAgent out"
+        )
     on_fargate = config.controller_compute == "fargate"
     if on_fargate and (config.identity, config.oidc_provider) != ("irsa", "create"):
         yield (

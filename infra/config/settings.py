@@ -340,7 +340,7 @@ class StackConfig(InstallationSettings):
     name without organization and project means this organization and project."""
 
     aws_endpoint: Url | None = None
-    """URL of one endpoint for all AWS APIs, such as the testbed's. The default is AWS."""
+    """URL of one endpoint for all AWS APIs, such as a mock of AWS. The default is AWS."""
 
     kubeconfig: str | None = None
     """Path of a kubeconfig, relative to the home directory (`~`) or to the project, so that the

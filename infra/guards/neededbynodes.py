@@ -151,7 +151,7 @@ def refusals(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
     except (BotoCoreError, ClientError) as exc:
         yield (
             f"{_objects(lost, olds)} would be deleted, and AWS did not list the nodes that use "
-            f"it: {exc}"
+            f"it: {exc}. Correct the credentials or the network, and run Pulumi again"
         )
         return
     yield from _used(lost, olds, news, nodes)

@@ -156,7 +156,10 @@ class Sweep:
         while left := [one for one in self.candidates if self._is_ours(one)]:
             refusals = [f"{one}: {problem}" for one in left if (problem := self._delete(one))]
             if self.clock.monotonic() >= deadline:
-                raise NotRemovedError(f"AWS did not delete {'; '.join(refusals or map(str, left))}")
+                raise NotRemovedError(
+                    f"AWS did not delete {'; '.join(refusals or map(str, left))}. Remove what AWS "
+                    "names, and run `pulumi destroy` again"
+                )
             self.clock.sleep(POLL_SECONDS)
 
     def _delete(self, one: Name) -> str:

@@ -92,7 +92,7 @@ async def test_a_changed_class_that_no_longer_offers_the_instance_type_is_drift(
         metadata={"annotations": {labels.NODECLASS_HASH: "2", labels.NODECLASS_HASH_VERSION: "v6"}},
     )
 
-    with pytest.raises(CloudProviderError, match="does not offer its instance type"):
+    with pytest.raises(CloudProviderError, match="has no offering of its instance type"):
         await provider.drift_reason(claim, elsewhere)
     assert await provider.drift_reason(claim, revised) == "NodeClassDrift"
 
@@ -103,7 +103,7 @@ async def test_without_known_security_groups_no_drift_is_reported(
     node_class = await ready(provider)
     claim = await launched(provider, node_class)
 
-    with pytest.raises(CloudProviderError, match="not known yet"):
+    with pytest.raises(CloudProviderError, match="cannot determine drift yet"):
         await provider.drift_reason(claim, with_status(node_class, security_groups=[]))
 
 

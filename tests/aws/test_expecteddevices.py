@@ -237,7 +237,8 @@ async def test_an_instance_has_efa_interfaces_if_its_pods_claim_them(
             False,
             "DRADisabled",
             "annotation karpenter.k8s.aws/nvidia-consumable-capacity enables GPU sharing, but the "
-            "DRANVIDIAGPU feature gate is disabled",
+            "DRANVIDIAGPU feature gate is disabled. To turn it on, add DRANVIDIAGPU=true to the "
+            "setting AWS_FEATURE_GATES",
         ),
         ("4", True, "ValidationSucceeded", ""),
         ("disabled", False, "ValidationSucceeded", ""),

@@ -513,7 +513,7 @@ async def test_a_missing_profile_is_not_reported_as_a_missing_permission(
 
     lacking = condition(node_class, "ValidationSucceeded")
     assert (lacking.status, lacking.reason) == ("False", "InstanceProfileNotFound")
-    assert lacking.message == 'Instance profile "nothing" not found'
+    assert lacking.message.startswith('Instance profile "nothing" not found; create it in IAM')
 
 
 async def test_if_profiles_cannot_be_created_the_message_names_the_setting(

@@ -170,10 +170,10 @@ def test_invalid_toml_is_refused_with_a_message() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("settings = 5", "settings of settings.kubernetes is not a table"),
-        ("[settings]\nkubernetes = 5", "kubernetes of settings.kubernetes is not a table"),
-        ("[settings.kubernetes]\nnode-labels = 5", "node-labels of .* is not a table"),
-        ("[settings]\nbootstrap-commands = 5", "bootstrap-commands of .* is not a table"),
+        ("settings = 5", "settings of settings.kubernetes is not a TOML table"),
+        ("[settings]\nkubernetes = 5", "kubernetes of settings.kubernetes is not a TOML table"),
+        ("[settings.kubernetes]\nnode-labels = 5", "node-labels of .* is not a TOML table"),
+        ("[settings]\nbootstrap-commands = 5", "bootstrap-commands of .* is not a TOML table"),
         ("a = " + "[" * 5000, "nested too deeply"),
     ],
 )

@@ -87,7 +87,7 @@ async def test_a_refused_query_is_reported_in_the_words_of_prometheus(
 
 @pytest.mark.parametrize("path", ["/page", "/missing"])
 async def test_another_server_than_prometheus_is_reported(url: str, path: str) -> None:
-    with pytest.raises(HistoryError, match="not that of Prometheus"):
+    with pytest.raises(HistoryError, match="not from the HTTP API of Prometheus"):
         await read(url.rstrip("/") + path, UNTIL)
 
 

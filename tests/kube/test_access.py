@@ -69,7 +69,9 @@ def test_a_kubeconfig_may_set_a_proxy_and_a_tls_server_name(tmp_path: Path) -> N
 
     assert (access.proxy, access.server_name) == ("http://proxy:3128", "api.internal")
     write_kubeconfig(path, {}, {"proxy-url": "socks5://proxy:1080"})
-    with pytest.raises(AccessError, match=r"proxy-url socks5://proxy:1080: allowed is an HTTP"):
+    with pytest.raises(
+        AccessError, match=r"proxy-url socks5://proxy:1080: allowed is the URL of an HTTP"
+    ):
         from_environment({"KUBECONFIG": str(path)})
 
 
@@ -204,9 +206,9 @@ def test_without_credentials_the_error_names_the_sources_searched(tmp_path: Path
         pytest.param(b"\tclusters: [", "is not YAML", id="not YAML"),
         pytest.param(b"", "expected a YAML mapping", id="empty"),
         pytest.param(b"hello", "expected a YAML mapping", id="text"),
-        pytest.param(b"\xff\xfe\x00", "can be used", id="not text"),
-        pytest.param(b"current-context: here\ncontexts: 7", "can be used", id="a number"),
-        pytest.param(b"current-context: here\ncontexts: [{}]", "can be used", id="no name"),
+        pytest.param(b"\xff\xfe\x00", "cannot be used", id="not text"),
+        pytest.param(b"current-context: here\ncontexts: 7", "cannot be used", id="a number"),
+        pytest.param(b"current-context: here\ncontexts: [{}]", "cannot be used", id="no name"),
         pytest.param(
             b"current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\n"
             b"clusters: [{name: c, cluster: {}}]",

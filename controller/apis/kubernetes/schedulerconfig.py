@@ -73,16 +73,20 @@ def default_constraints(content: Any) -> tuple[TopologySpreadConstraint, ...]:
     for index, constraint in enumerate(constraints):
         where = f"podTopologySpread.defaultConstraints[{index}]"
         if constraint.max_skew < 1:
-            raise ValueError(f"{where}.maxSkew: {constraint.max_skew} is not at least 1")
+            raise ValueError(f"{where}.maxSkew: {constraint.max_skew}; allowed is at least 1")
         if constraint.min_domains is not None and (
             constraint.min_domains < 1 or constraint.when_unsatisfiable != "DoNotSchedule"
         ):
-            raise ValueError(f"{where}.minDomains: must be at least 1, and only with DoNotSchedule")
+            raise ValueError(
+                f"{where}.minDomains: {constraint.min_domains}; allowed is at least 1, and only "
+                "with whenUnsatisfiable: DoNotSchedule"
+            )
         if not constraint.topology_key:
             raise ValueError(f"{where}.topologyKey: required")
         if any(_identity(constraint) == _identity(other) for other in constraints[:index]):
             raise ValueError(
-                f"{where}: {constraint.topology_key} {constraint.when_unsatisfiable} is there twice"
+                f"{where}: topologyKey {constraint.topology_key} with whenUnsatisfiable "
+                f"{constraint.when_unsatisfiable} is listed twice; remove one of them"
             )
     return tuple(
         msgspec.convert(msgspec.to_builtins(constraint), TopologySpreadConstraint)

@@ -76,7 +76,7 @@ def _table(document: TomlTable, path: str) -> TomlTable:
     for key in path.split("."):
         inner = table.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise ShapeError(f"{key} of {path} is not a table")
+            raise ShapeError(f"{key} of {path} is not a TOML table")
         table = inner
     return table
 

@@ -121,12 +121,16 @@ def _parts_of(text: str) -> Iterator[MimePart]:
             continue
         payload = leaf.get_payload(decode=True)
         if not isinstance(payload, bytes):
-            raise UserDataError("a part of spec.userData cannot be read as MIME")
+            raise UserDataError(
+                "a part of spec.userData is not a MIME part; correct its MIME headers and boundary"
+            )
         try:
             content = payload.decode()
         except UnicodeDecodeError:
             # The exception's message would show the content, which may be secret.
-            raise UserDataError("a part of spec.userData is not text in UTF-8") from None
+            raise UserDataError(
+                "a part of spec.userData is not text in UTF-8; encode it as UTF-8"
+            ) from None
         yield leaf.get("Content-Type", "text/plain"), content
 
 

@@ -119,7 +119,10 @@ class DescribedTypes:
             for info in readable(described, instance_type_info, what="instance types")
         }
         if not read or not zones:
-            raise CloudProviderError("EC2 lists no instance type that can be read")
+            raise CloudProviderError(
+                "EC2 returned no valid instance type (DescribeInstanceTypes) or no valid offering "
+                "(DescribeInstanceTypeOfferings)"
+            )
         # An item that is unreadable now, but was readable before, keeps its previous value.
         listed = {d.get("InstanceType") for d in described}
         by_name = {n: info for n, info in self.by_name.items() if n in listed} | read

@@ -128,7 +128,9 @@ class Pricing:
             listed = await self._products(family, tenancy=tenancy, **_LINUX)
             prices.update(parsed(listed, self._currency))
         if not prices:
-            raise CloudProviderError("the Pricing API returned no on-demand price")
+            raise CloudProviderError(
+                f"the Pricing API returned no on-demand price for {self._aws.region}"
+            )
         # The release's prices are not merged with those of the API: they are only a fallback.
         self._on_demand = self._on_demand | prices if ON_DEMAND in self._read_at else prices
 
@@ -166,7 +168,7 @@ class Pricing:
             if key not in newest or since > newest[key][0]:
                 newest[key] = since, price
         if not newest:
-            raise CloudProviderError("EC2 returned no spot price")
+            raise CloudProviderError(f"EC2 returned no spot price for {self._aws.region}")
         self._spot |= {key: price for key, (_, price) in newest.items()}
 
 

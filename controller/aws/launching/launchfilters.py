@@ -148,5 +148,5 @@ def _require_flexibility(chosen: Sequence[Choice], flexible: Iterable[Requiremen
         if len(values) < (requirement.min_values or 0):
             raise InsufficientCapacityError(
                 f"{UNAVAILABLE}: {requirement.key} has minValues {requirement.min_values}, but "
-                f"only {len(values)} values are available"
+                f"only {len(values)} values are available now"
             )

@@ -108,7 +108,9 @@ class InstanceProfiles:
             return spec.instance_profile
         role = (spec.role or "").rpartition("/")[2]
         if not role:
-            raise InstanceProfileError("set spec.role or spec.instanceProfile")
+            raise InstanceProfileError(
+                "neither spec.role nor spec.instanceProfile is set; set one of them"
+            )
         if self._isolated:
             raise InstanceProfileError(
                 "IAM cannot be reached with ISOLATED_VPC=true: "

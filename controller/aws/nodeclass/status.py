@@ -307,7 +307,9 @@ class NodeClasses:
             self.profiles.forget(node_class)
             if named := node_class.spec.instance_profile:
                 raise ConditionError(
-                    "InstanceProfileNotFound", f'Instance profile "{named}" not found'
+                    "InstanceProfileNotFound",
+                    f'Instance profile "{named}" not found; create it in IAM or correct '
+                    "spec.instanceProfile",
                 ) from exc
             message = "; ".join(filter(None, (exc.message, remedy)))
             raise ConditionError(exc.reason, message) from exc
@@ -343,7 +345,8 @@ class NodeClasses:
         if unsupported:
             raise ConditionError(
                 "UnsupportedKubeletConfiguration",
-                f"AMI family {family.name} does not support spec.kubelet.{', '.join(unsupported)}",
+                f"AMI family {family.name} does not support spec.kubelet."
+                f"{', '.join(unsupported)}; remove these fields",
             )
         self._sharing(node_class)
         try:
@@ -368,7 +371,8 @@ class NodeClasses:
             raise ConditionError(
                 "DRADisabled",
                 f"annotation {NVIDIA_CONSUMABLE_CAPACITY} enables GPU sharing, but the "
-                "DRANVIDIAGPU feature gate is disabled",
+                "DRANVIDIAGPU feature gate is disabled. To turn it on, add DRANVIDIAGPU=true to "
+                "the setting AWS_FEATURE_GATES",
             )
 
 

@@ -18,6 +18,7 @@ from controller.console import costhistory, study
 from controller.console.feed import Feed, Point
 from controller.console.web.server import application, is_loopback, serving
 from controller.offline.commandline import (
+    WORLD_HELP,
     CommandError,
     add_connection,
     add_now,
@@ -49,21 +50,29 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="joiner web",
-        description="Serve a page: the nodes with their pods, the cost against its lower bound, "
-        "decisions, pending pods, and answers to what-if questions. It shows the cluster of "
+        description="Serve a web page: the nodes with their pods, their cost and a lower bound on "
+        "it, decisions, pending pods, and answers to what-if questions. It shows the cluster of "
         "KUBECONFIG, or a recorded world. The command changes nothing.",
     )
+    parser.add_argument("world", metavar="WORLD.json", nargs="?", type=Path, help=WORLD_HELP)
     parser.add_argument(
-        "world", metavar="WORLD.json", nargs="?", type=Path, help="a recorded world"
+        "--bind",
+        default=LOOPBACK,
+        metavar="ADDRESS",
+        help="address to listen on (default 127.0.0.1)",
     )
-    parser.add_argument("--bind", default=LOOPBACK, metavar="ADDRESS", help="default 127.0.0.1")
-    parser.add_argument("--port", type=int, default=8090, help="default 8090; 0: a free port")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8090,
+        help="port to listen on (default 8090); 0 takes a free port",
+    )
     parser.add_argument(
         "--host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a further name by which the page is called, as in a browser's address",
+        help="an additional host name of the page's URL, such as that of an Ingress",
     )
     parser.add_argument(
         "--token-file",
@@ -108,8 +117,8 @@ def _token(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:
             raise CommandError(f"--token-file {chosen.token_file}: {why}") from error
     if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise CommandError(
-            f"the token is too short or has characters that a header cannot carry: give at least "
-            f"{SHORTEST_TOKEN}, such as those of `openssl rand -hex 16`"
+            f"the token of --token-file or {TOKEN} is too short or has invalid characters: allowed "
+            f"are at least {SHORTEST_TOKEN} ASCII characters, such as from `openssl rand -hex 16`"
         )
     if not token and not is_loopback(chosen.bind):
         raise CommandError(
@@ -161,7 +170,10 @@ async def _serve(chosen: argparse.Namespace, source: study.Source, token: str) -
             _say(chosen.bind, port, token)
             await done.wait()
     except OSError as error:
-        raise CommandError(f"cannot serve on {chosen.bind}:{chosen.port}: {error}") from error
+        raise CommandError(
+            f"cannot listen on {chosen.bind}:{chosen.port}: {error}; change --bind or --port "
+            "(--port 0 takes a free port)"
+        ) from error
     return 0
 
 
@@ -179,8 +191,8 @@ async def _history(chosen: argparse.Namespace) -> Sequence[Point]:
         return []
     if not found:
         print(
-            "--prometheus: it has no karpenter_nodepools_cost_total for this selector; the cost "
-            "history starts now",
+            "--prometheus: no series of karpenter_nodepools_cost_total matches "
+            "--prometheus-selector; the cost history starts now",
             file=sys.stderr,
         )
     return found

@@ -101,7 +101,9 @@ def application(
 
     async def ask(request: web.Request) -> web.Response:
         if request.content_type != "application/json":
-            raise web.HTTPUnsupportedMediaType(text="a question is application/json")
+            raise web.HTTPUnsupportedMediaType(
+                text="send the question with Content-Type: application/json"
+            )
         status, found = 200, dict[str, Any]()
         try:
             found |= await answer(_QUESTIONS.decode(await request.read()))
@@ -133,7 +135,9 @@ def _refusal(request: web.Request, names: frozenset[str], token: str) -> web.Res
     """Return the response that refuses a request, or None if the request is allowed."""
     host = request.headers.get(hdrs.HOST, "")
     if _name(host) not in names:
-        return web.Response(status=421, text="this server does not serve the requested host")
+        return web.Response(
+            status=421, text="the page does not have this host name; add it with --host"
+        )
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and origin.partition("://")[2] != host:
         return web.Response(status=403, text="requests of other origins are refused")

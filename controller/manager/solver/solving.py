@@ -49,6 +49,11 @@ Result = TypeVar("Result")
 Call = tuple[Callable[..., Result], tuple[Any, ...]]
 """A function and its arguments."""
 
+_ENDED = (
+    "the solver's process ended unexpectedly, for example because the container has too little "
+    "memory; the next request starts another one"
+)
+
 _spawning = multiprocessing.get_context("spawn")
 
 
@@ -104,7 +109,7 @@ class SolverProcess:
                 ) from exc
             except (EOFError, OSError) as exc:
                 self.stop()
-                raise SolverError("the solver's process died") from exc
+                raise SolverError(_ENDED) from exc
             except BaseException:  # cancelled, or the iterator failed: a result is not read yet
                 self.stop()
                 raise
@@ -173,7 +178,7 @@ class WorldSolver:
                     return response
                 # The process was restarted and no longer has the pods.
                 self._sender = PodSender()
-        raise SolverError("the solver's process died")
+        raise SolverError(_ENDED)
 
     def _calls(
         self,

@@ -123,14 +123,14 @@ def parser() -> argparse.ArgumentParser:
         type=_selector,
         default={},
         metavar="KEY=VALUE",
-        help="nodes with this label stay outside Joiner, such as the node group of its controller",
+        help="nodes with this label stay unchanged, such as the node group of Joiner's controller",
     )
     parser.add_argument(
         "--top",
         type=positive,
         default=ROWS,
         metavar="N",
-        help=f"show the N most expensive obstacles (default {ROWS}); wide shows all",
+        help=f"show the N most expensive obstacles (default {ROWS}); -o wide shows all",
     )
     parser.add_argument(
         "--obstacles",

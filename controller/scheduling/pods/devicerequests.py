@@ -166,12 +166,18 @@ def read_claim(
                 )
             )
         else:
-            raise AllocationError(f"request {request.name} has an unsupported type")
+            raise AllocationError(
+                f"request {request.name} has an unsupported type; allowed are exactly and "
+                "firstAvailable"
+            )
     constraints = []
     for rule in spec.devices.constraints:
         attribute = rule.match_attribute or rule.distinct_attribute
         if attribute is None:
-            raise AllocationError("a constraint has an unsupported type")
+            raise AllocationError(
+                "a constraint has an unsupported type; allowed are matchAttribute and "
+                "distinctAttribute"
+            )
         names = frozenset(rule.requests)
         constraints.append(AttributeConstraint(attribute, names, rule.match_attribute is None))
     return ClaimRequests(tuple(requests), tuple(constraints))
@@ -214,7 +220,7 @@ def _selectors(selectors: Sequence[wire.DeviceSelector], where: str) -> list[Com
     compiled = []
     for selector in selectors:
         if selector.cel is None:
-            raise AllocationError(f"a selector of {where} has an unsupported type")
+            raise AllocationError(f"a selector of {where} has an unsupported type; allowed is cel")
         try:
             compiled.append(CompiledSelector(where, expression(selector.cel.expression)))
         except CelError as exc:
