@@ -103,7 +103,10 @@ class ClusterLocation:
 
 
 class Objects(Protocol):
-    """The requests that all users of a cluster's API need: a part of `ClusterApi`."""
+    """The requests that all users of a cluster's API need: a part of `ClusterApi`.
+
+    `path` is the URL path of an object or a collection, such as `/api/v1/nodes`.
+    """
 
     def get(self, path: str) -> Wire | None:
         """Return one object; None if it does not exist."""

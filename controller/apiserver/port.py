@@ -47,7 +47,10 @@ class ApiServer(Protocol):
         """
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Create an object from its JSON form and return the object as the server stored it."""
+        """Create an object from its JSON form and return the object as the server stored it.
+
+        Raises ConflictError if an object of this name exists.
+        """
 
     async def patch(
         self,
@@ -83,7 +86,10 @@ class ApiServer(Protocol):
         """
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod; raises TooManyRequestsError if a PodDisruptionBudget forbids it now."""
+        """Evict a pod; raises TooManyRequestsError if a PodDisruptionBudget forbids it now.
+
+        Raises ConflictError if `uid` is not the pod's.
+        """
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Replace an object except its `status`, and return the resulting object.

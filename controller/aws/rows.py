@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 
 def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]:
-    """Return the parsed items; invalid items are skipped, and logged as one error."""
+    """Return the parsed items; invalid items are skipped, and logged as one error.
+
+    `read` parses an item. `what` names the items in the log.
+    """
     values: list[T] = []
     left_out: list[str] = []
     for row in rows:

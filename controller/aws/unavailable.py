@@ -87,7 +87,10 @@ class Unavailable:
         self._add(QuotaMark(capacity_type, quota, cpus))
 
     def launched(self, instance_type: str, cpus: int, capacity_type: str) -> None:
-        """Count a launched instance's vCPUs; once they reach those refused, the mark ends."""
+        """Count a launched instance's vCPUs in its quota.
+
+        Once as many vCPUs are launched as EC2 refused, the mark of the quota ends.
+        """
         now = self._clock()
         for mark in self._quotas():
             if mark.capacity_type == capacity_type and mark.quota == quota_of(instance_type):

@@ -40,7 +40,7 @@ class Feed:
     _body: tuple[int, bytes] = (-1, b"")
 
     def body(self) -> bytes:
-        """Return the whole content as JSON."""
+        """Return the fields of the feed as a JSON object, with their names as keys."""
         if self._body[0] != self.version:
             content = {
                 "page": self.page,

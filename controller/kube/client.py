@@ -137,7 +137,7 @@ class Client:
         resource_version: str = "",
         uid: str = "",
     ) -> T:
-        """Merge a patch into an object, or into a subresource."""
+        """Merge a patch into an object or its subresource; return the resulting object."""
         identity = {"resourceVersion": resource_version, "uid": uid}
         given = {key: value for key, value in identity.items() if value}
         if given:
@@ -176,7 +176,10 @@ class Client:
         await self._write("DELETE", target, options, priority=_priority(kind))
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod; not retried after status 429: a PodDisruptionBudget forbids the eviction."""
+        """Evict a pod.
+
+        The request is not repeated after status 429: a PodDisruptionBudget forbids the eviction.
+        """
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

@@ -99,7 +99,10 @@ class Pace:
     _until: float | None = None
 
     async def wait(self) -> None:
-        """Return at once, or in the event loop's next iteration if this one's slice is used up."""
+        """Return at once if time is left for reconciliations in this iteration of the event loop.
+
+        Otherwise, return in its next iteration. The time is `SLICE_SECONDS` per iteration.
+        """
         while self._until is not None and self.clock() >= self._until:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
         if self._until is None:

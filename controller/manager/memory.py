@@ -55,7 +55,7 @@ def resident() -> int:
 
 @contextmanager
 def frozen_survivors() -> Iterator[None]:
-    """Exclude objects that survive one full garbage collection from others, within the context.
+    """Exclude objects that survive a full garbage collection from later ones, within the context.
 
     A full collection scans the whole mirror, which has no reference cycles, and would block the
     event loop of a large cluster for hundreds of milliseconds.

@@ -164,7 +164,10 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
 def parse_with_settings(
     parser: argparse.ArgumentParser, argv: Sequence[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Parse the arguments of a command that also takes the flags of `run`, and return both."""
+    """Parse the arguments of a command that also takes the flags of `run`.
+
+    Returns the parsed arguments of the command, and the flags of `run` as text.
+    """
     chosen, remaining = parser.parse_known_args(argv)
     flags = [f"--{setting.flag}" for setting in SETTINGS]
     unknown = [each for each in remaining if each.startswith("--") and _name(each) not in flags]

@@ -170,7 +170,7 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
 def compose(
     of: Objects, instance_types: Mapping[str, tuple[InstanceType, ...]], settings: Mapping[str, Any]
 ) -> World:
-    """Return the world of these objects.
+    """Return the world of the objects that `of` returns.
 
     `instance_types` are by NodePool; `settings` have the format of a world.
 

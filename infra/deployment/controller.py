@@ -214,7 +214,8 @@ class ObjectsArgs:
 def objects(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> list[tuple[str, Wire]]:
     """Return the controller's objects in the cluster, each after those that it refers to.
 
-    Each object is as in YAML, and has the suffix that its resource's name gets in Pulumi.
+    Each item is a pair: the suffix that the name of the resource gets in Pulumi, and the object as
+    in YAML.
 
     Args:
         args: of the controller.

@@ -47,7 +47,7 @@ class SharedPoolsError(Exception):
 
 
 class PoolOwners(RegisteredResource, module="joiner", name="PoolOwners"):
-    """Records the NodePools of a stack, and checks what else applies those to be deleted."""
+    """Records the NodePools of a stack, and refuses to delete those that another tool applies."""
 
     def __init__(
         self,

@@ -331,7 +331,11 @@ def controller_policies(
     image_parameters: bool = False,
     extra: bool = False,
 ) -> list[str]:
-    """Return the titles of the controller's policies, which are part of their names."""
+    """Return the titles of the controller's policies, which are part of their names.
+
+    Each argument is whether the controller has the policy of this name. `extra` is the policy with
+    the statements that the user adds.
+    """
     titles = ["NodeLifecycle", "LaunchTemplates", "IAMIntegration", "EKSIntegration"]
     asked = {
         "ZonalShift": zonal_shift,

@@ -180,7 +180,10 @@ def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]
 
 
 def parsed(listed: Iterable[Any], currency: str = "USD") -> Mapping[str, float]:
-    """Return prices by instance type from products of the Pricing API; prices of 0 are omitted."""
+    """Return prices per hour by instance type from products of the Pricing API.
+
+    `currency` is that of the prices: `USD` or `CNY`. Prices of 0 are omitted.
+    """
     read = readable(listed, lambda product: _product(product, currency), what="products")
     return {instance_type: price for instance_type, price in read if 0 < price < math.inf}
 

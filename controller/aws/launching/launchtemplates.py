@@ -83,6 +83,8 @@ def launch_template(
 ) -> LaunchTemplate:
     """Build the launch template of one AMI and one set of launch parameters.
 
+    `placement` is the Placement of RequestLaunchTemplateData. In an isolated partition of AWS
+    (`in_isolated_partition`), the template does not set the metadata service's IPv6 endpoint.
     `names_reservations` means that the template states which capacity reservation the instance
     uses. Without it, EC2 uses any open capacity reservation that matches.
     """

@@ -377,7 +377,10 @@ class History:
         return _hours(self.recordings[0], self.recordings[-1])
 
     def total(self, joiner: bool) -> float:
-        """Return the cost over the whole time in $, as recorded or under Joiner."""
+        """Return the cost in $ from the first to the last recording.
+
+        If `joiner` is True, it is the cost under Joiner, otherwise the recorded cost.
+        """
         pairs = zip(self.recordings, self.recordings[1:], strict=False)
         return sum((a.joiner if joiner else a.recorded) * _hours(a, b) for a, b in pairs)
 
@@ -387,7 +390,7 @@ def _hours(first: Recording, last: Recording) -> float:
 
 
 def history_tables(history: History) -> Sequence[Table]:
-    """Return the recordings, each with both costs."""
+    """Return a table of the recordings, each with its recorded cost and its cost under Joiner."""
     return (
         Table(
             "Recordings",
@@ -408,7 +411,7 @@ def history_tables(history: History) -> Sequence[Table]:
 
 
 def history_summary(history: History) -> str:
-    """Return the cost over the whole time in a sentence."""
+    """Return the recorded cost and the cost under Joiner, from first to last recording, as text."""
     recorded, joiner = history.total(joiner=False), history.total(joiner=True)
     return (
         f"In {history.hours:,.1f} hours the cluster cost {recorded:,.2f} $; under Joiner it would "

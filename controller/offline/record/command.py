@@ -146,7 +146,9 @@ def record_parser() -> argparse.ArgumentParser:
 
 
 def world_of(path: Path | None, settings: Sequence[str], environ: Mapping[str, str]) -> World:
-    """Return the recorded world in a file, or the environment's cluster if there is none.
+    """Return the recorded world in a file, or the environment's cluster if `path` is None.
+
+    `settings` are flags of `run` that replace the settings of the cluster's controller.
 
     Raises:
         CommandError: the file or the cluster cannot be read.

@@ -39,7 +39,7 @@ Withdraw = Callable[[Names, str], Awaitable[None]]
 
 @dataclass(slots=True)
 class Advice(PortUser):
-    """The advised commands of one mode, and when to decide on others."""
+    """The advised commands of one mode, and when to decide again."""
 
     ports: Ports
     engine: DisruptionEngine

@@ -44,7 +44,11 @@ class BatchWindow:
     _nudged: asyncio.Event = field(default_factory=asyncio.Event)
 
     def nudge(self, uid: str) -> None:
-        """Report a pending pod, or another reason to run a round."""
+        """Report a pending pod, or another reason to run a round.
+
+        `uid` identifies the pod or the reason. A second report of it before the window closes has
+        no effect.
+        """
         if uid not in self._seen:
             self._seen.add(uid)
             self._nudged.set()

@@ -44,7 +44,7 @@ class Nomination(PortUser):
     """Writes the plan of a node to its pods as soon as the node's name is known.
 
     EC2 assigns the name at launch, long before the node registers. If the node registers with
-    another name, its pods are nominated again.
+    another name, its pods are nominated again. In the methods, `name` is the name of the node.
     """
 
     ports: Ports

@@ -128,7 +128,7 @@ def _could_hold(pool: NodePool, spec: PodSpec) -> bool:
 
 
 def could_hold(pool: NodePool, spec: PodSpec) -> bool:
-    """Whether labels and taints allow such a pod on nodes of the pool, regardless of their size.
+    """Whether labels and taints allow a pod with this spec on nodes of the pool, of any size.
 
     Raises:
         ValueError: a requirement is malformed.

@@ -44,7 +44,10 @@ def read(text: str) -> dict[str, dict[str, int]]:
 
 
 def rendered(source: str, limits: dict[str, dict[str, int]]) -> str:
-    """Return the limits as JSON, one line per family, so that a diff shows what changed."""
+    """Return the limits as JSON, one line per family, so that a diff shows what changed.
+
+    `source` is the Go module and its version.
+    """
     families = ",\n".join(
         f" {json.dumps(family)}: {json.dumps(sizes, sort_keys=True)}"
         for family, sizes in sorted(limits.items())

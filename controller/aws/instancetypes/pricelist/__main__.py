@@ -43,7 +43,10 @@ def read(text: str) -> dict[str, tuple[str, PriceTable]]:
 
 
 def rendered(source: str, tables: dict[str, tuple[str, PriceTable]]) -> str:
-    """Return the tables as JSON, one line per family, so that a diff shows what changed."""
+    """Return the tables as JSON, one line per family, so that a diff shows what changed.
+
+    `source` is the Go module and its version.
+    """
     regions = []
     for region, (day, table) in sorted(tables.items()):
         families = ",\n".join(
