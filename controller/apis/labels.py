@@ -198,5 +198,5 @@ def tag_cluster_owned(cluster_name: str) -> str:
 
 
 def normalized(key: str) -> str:
-    """Return the current name of a label key."""
+    """Return the current name of a deprecated label key; other keys are returned unchanged."""
     return ALIASES.get(key, key)

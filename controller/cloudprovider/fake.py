@@ -275,12 +275,17 @@ class FakeCloud:
         self._closing.setdefault(provider_id, self.shutdown_calls)
 
     async def reboot(self, provider_id: str) -> None:
-        """Record the reboot of an instance; its node's boot ID is up to the test."""
+        """Record the reboot of an instance; the test sets the new boot ID of its node.
+
+        Raises:
+            NodeClaimNotFoundError: the instance does not exist.
+
+        """
         await self._record_call("reboot", provider_id)
         self._existing_instance(provider_id)
 
     async def get(self, provider_id: str) -> Instance:
-        """Return one instance."""
+        """Return one instance; raise NodeClaimNotFoundError if it does not exist."""
         await self._record_call("get", provider_id)
         return self._existing_instance(provider_id)
 
@@ -311,7 +316,7 @@ class FakeCloud:
         return self.ending_reservations & set(reservation_ids)
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
-        """Add tags to an instance."""
+        """Add tags to an instance; raise NodeClaimNotFoundError if it does not exist."""
         await self._record_call("tag", provider_id)
         instance = self._existing_instance(provider_id)
         self.instances_by_id[provider_id] = replace(instance, tags={**instance.tags, **tags})

@@ -151,7 +151,7 @@ class CloudProvider(Protocol):
         """
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return this installation's instance for a NodeClaim whose status has none, or None.
+        """Return this installation's instance for a NodeClaim without a provider ID, or None.
 
         The controller may have stopped between the cloud's response and the update of the status.
         The call is made for many NodeClaims at once, so it must not list every instance each time.

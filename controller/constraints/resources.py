@@ -80,7 +80,7 @@ def fits(requests: Resources, available: Resources) -> bool:
 
 
 def pod_requests(pod: Pod, resized: Mapping[str, Resources] | None = None) -> dict[str, int]:
-    """Return the resources that a pod takes of a node, including its pod slot.
+    """Return the resources that a pod takes of a node, in thousandths, including its pod slot.
 
     `resized` is the result of `in_resize` for the pod, if the caller has it.
 
@@ -120,10 +120,10 @@ def pod_requests(pod: Pod, resized: Mapping[str, Resources] | None = None) -> di
 def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     """Return the effective requests of each container that is being resized in place, by name.
 
-    Pod-level requests have the key `WHOLE_POD`. As in kube-scheduler, the largest of three amounts
-    counts until all are equal: the requests of the spec, the requests that the kubelet has
-    allocated, and the requests of the running container. If the kubelet reports the resize as
-    infeasible, the requests of the spec do not count.
+    Amounts are in thousandths. Pod-level requests have the key `WHOLE_POD`. As in kube-scheduler,
+    the largest of three amounts counts until all are equal: the requests of the spec, the requests
+    that the kubelet has allocated, and the requests of the running container. If the kubelet
+    reports the resize as infeasible, the requests of the spec do not count.
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
     reported = {

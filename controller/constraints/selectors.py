@@ -29,7 +29,7 @@ def with_labels(
 
 
 def canonical(selector: LabelSelector | None) -> tuple[object, ...] | None:
-    """Return a hashable form that is equal for selectors that differ only in order."""
+    """Return a hashable form, equal for selectors that differ only in order; None for None."""
     if selector is None:
         return None
     return (

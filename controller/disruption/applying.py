@@ -42,9 +42,10 @@ def applied(
 ) -> DisruptionProblem:
     """Return the cluster after commands that were decided together.
 
-    Each command comes with the names of its new nodes, in order. A new node has the cheapest
-    offering that its NodeClaim allows and is initialized and consolidatable. A duration in
-    `karpenter.sh/do-not-disrupt` (such as 1h) starts again for a pod that moved.
+    Each command comes with the names of its new nodes, in the order of its replacements. A
+    new node has the cheapest offering that its NodeClaim allows and is initialized and
+    consolidatable. A duration in `karpenter.sh/do-not-disrupt` (such as 1h) starts again for a pod
+    that moved.
     """
     gone: set[str] = set()
     new: list[tuple[str, NewNode]] = []

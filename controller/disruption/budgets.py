@@ -230,6 +230,8 @@ def capacity(node: Node) -> Resources:
 def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Consumption:
     """Count each NodePool's nodes to which budgets apply, and the nodes that consume a budget.
 
+    Both counts are by NodePool name. `reason` None stands for every reason except Unhealthy.
+
     Nodes that are not ready consume every budget but that of repair: otherwise they would prevent
     their own repair.
     """

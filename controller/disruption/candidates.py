@@ -24,7 +24,7 @@ from controller.state.pods import forbids_disruption
 class Candidates:
     """The candidates, and per blocked node the reason, as the message of an event.
 
-    `units` has the sets of nodes that gangs connect: all nodes of a set are candidates, or none.
+    `units` maps nodes to the unit of their gangs: all nodes of a unit are candidates, or none.
     """
 
     admitted: tuple[Candidate, ...] = ()
@@ -202,7 +202,7 @@ def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
 
 
 def pause(state: StateNode, problem: DisruptionProblem) -> str | None:
-    """Return why a node is not disrupted at the moment, regardless of its annotations."""
+    """Return why a node is not disrupted now, or None; its annotations are not considered."""
     if state.name in problem.backed_off:
         return "A disruption of this node failed recently; retrying after a pause"
     if (replacement := problem.pending_replacements.get(state.name)) is not None:

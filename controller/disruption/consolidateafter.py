@@ -99,5 +99,5 @@ class ConsolidationDelay:
         return timedelta(0)
 
     def end(self) -> None:
-        """Record that there is nothing to save."""
+        """Record that there is nothing to save: the next delay has its full length again."""
         self._since = None

@@ -103,8 +103,8 @@ def eviction_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> flo
 def workload_starts(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str, datetime]:
     """Return the start time of each workload of these pods, by its owner's UID.
 
-    It is the start time of its oldest pod, including pods that ended since: `before` has the
-    result of an earlier call.
+    A workload starts with its oldest pod. `before` is the result of the previous call, so that a
+    pod that has ended since still counts.
     """
     since: dict[str, datetime] = {}
     for pod in pods:

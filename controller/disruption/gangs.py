@@ -50,11 +50,11 @@ class GangUnit:
         return f"{self.named} {runs} on {len(self.nodes)} nodes, which are disrupted together"
 
     def elsewhere(self, name: str, why: str) -> str:
-        """Return why the unit stays if one of its nodes, by name, stays."""
+        """Return why the unit stays: its node `name` stays for the reason `why`."""
         return f"{_sentence(self.together)}; node {name}: {why}"
 
     def evictions(self, why: str) -> str:
-        """Return why the unit stays if not all pods of its gangs can be evicted at once."""
+        """Return why the unit stays: its pods cannot be evicted at once, for the reason `why`."""
         return f"The pods of {self.named} are evicted together, but {why}"
 
 

@@ -39,7 +39,7 @@ def is_mode(text: str) -> bool:
 
 
 def by_mode(problem: DisruptionProblem, default: Mode) -> dict[Mode, DisruptionProblem]:
-    """Return for each mode in use the problem in which the nodes of other NodePools stay.
+    """Return for each mode in use the problem in which nodes of NodePools in other modes stay.
 
     Each mode is decided separately, so that a decision that waits for approval does not delay one
     that needs none.

@@ -91,6 +91,7 @@ class DisruptionProblem:
     nodes for them, so simulations only reserve capacity for them.
 
     The disruption of `backed_off` nodes failed recently, so they are not candidates for a while.
+    `with_bound` requests a lower bound on the cost (see `Decision`).
     `pending_replacements` maps nodes to the replacements that an earlier leader launched for them.
     `kept` maps nodes that must stay to the reason. `workload_start_times` has the start time of
     each workload by its owner's UID, because a pod that was moved is younger than its workload.

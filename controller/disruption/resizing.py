@@ -38,7 +38,7 @@ def evictions(
     """Return the cheapest pods of a node whose eviction frees the missing resources.
 
     Empty if the pods that may be evicted do not suffice. A pod may be evicted if its owner
-    recreates it, and its priority is not above that of a resized pod. No PodDisruptionBudget,
+    recreates it, and its priority is not above that of any resized pod. No PodDisruptionBudget,
     annotation, gang or local volume may prevent it.
     """
     guards = EvictionGuards(snapshot.pod_disruption_budgets)

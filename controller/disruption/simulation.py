@@ -221,10 +221,10 @@ class Simulation:
     def moved_to_one(
         self, node: StateNode, leaving: Collection[str], destinations: Mapping[str, str]
     ) -> SimulationResult | None:
-        """Return the result of removing nodes if one empty node receives the other pods.
+        """Return the result of removing nodes if an empty node gets the pods without a destination.
 
-        `destinations` maps pods to existing nodes, by pod key. `node` is the empty node; None if
-        a pod does not fit on it.
+        `destinations` maps the other pods to existing nodes, by pod key. `node` is the empty node.
+        Returns None if a pod does not fit on it.
         """
         planned, rest = self._split_by_destination(leaving, destinations)
         shop = self._snapshot_for_new_nodes(leaving, rest, destinations)

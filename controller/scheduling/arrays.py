@@ -23,7 +23,7 @@ Counts = npt.NDArray[np.int32]
 
 
 def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
-    """Return the index of the first occurrence of each distinct row, and the number of each row.
+    """Return where each distinct row first occurs, and for each row the number of its distinct row.
 
     Distinct rows are numbered in ascending order. Equivalent to `numpy.unique(rows, axis=0)` with
     indices and inverse, which compares rows as structured values and takes up to ten times as long.

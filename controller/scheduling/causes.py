@@ -180,7 +180,7 @@ def _no_capacity(needed: Requirements) -> str:
 
 
 def text(allowed: ValueSet, *, bare: bool = False) -> str:
-    """Return a value set as text, with at most three values."""
+    """Return a value set as text, with at most three values; `bare` omits the operator `In`."""
     values: Sequence[str] = sorted(allowed.values)
     shown = ", ".join(values[:3]) + (", …" if len(values) > 3 else "")
     if allowed.complement:
@@ -279,7 +279,10 @@ class PlacementCauses:
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)
 
     def reached_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Return a cause for each NodePool limit that allows no node that could hold such a pod."""
+        """Return a cause for each NodePool limit that allows no node that could hold such a pod.
+
+        `left` is the remaining amount of each limit.
+        """
         node_types = self._launch_options.fitting_node_types(
             pending.eligibility.eligible, pending.size
         )

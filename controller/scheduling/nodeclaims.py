@@ -124,7 +124,7 @@ class ClaimBuilder:
             requests: the sum of the pods' requests.
             needs_numbers: the numbers of the pods' needs.
             consumed: limits, the amounts that the packed node type uses. They are already
-                subtracted from `left`.
+                subtracted from the remaining limits that the builder was made with.
             annotations: the annotations of the NodeClaim.
             excluded: rows, the types that must not be listed.
 

@@ -34,7 +34,7 @@ def without_domains(snapshot: Snapshot, domains: Domains) -> Snapshot:
 
 
 def can_exclude(key: str) -> bool:
-    """Whether a NodePool can exclude domains of this label, which the cloud must set.
+    """Whether a NodePool can exclude domains of this label: it is well-known, but not the hostname.
 
     A NodePool with a requirement on a custom label would set that label on its nodes.
     """

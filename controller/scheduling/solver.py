@@ -105,7 +105,7 @@ class Solver:
         """Whether no other nodes for the pods that got one cost less."""
 
     def run(self) -> Results:
-        """Solve the problem."""
+        """Solve the problem and return where each pod is scheduled."""
         first = (
             self._reader.pending(pod_class, constraints, pod_class.keys)
             for pod_class, constraints in self._waiting
@@ -121,8 +121,8 @@ class Solver:
     def blocking_domains(self) -> dict[str, set[str]]:
         """Return the domains, by label, whose low counts keep pods with a spread unschedulable.
 
-        The pods themselves may not use these domains, whatever their volumes allow, and no existing
-        node is in them: only new nodes of this solve would be.
+        The constraints of the pods exclude these domains, even without regard to volumes. No
+        existing node is in these domains, so only new nodes of this solve would be.
         """
         domains: defaultdict[str, set[str]] = defaultdict(set)
         for pending in self._without_node:

@@ -265,7 +265,7 @@ class Cluster:
         self._nominated[name] = _Nomination(left, known.until)
 
     def expect_in_buffer(self, name: str, pods: Sequence[Pod]) -> None:
-        """Store the virtual pods of a buffer, given as `namespace/name`."""
+        """Store the virtual pods of a buffer; `name` is its `namespace/name`."""
         self._buffer_pods[name] = tuple(pods)
 
     def keep_for_buffers(self, names: Iterable[str]) -> None:
@@ -338,7 +338,10 @@ class Cluster:
         return self._pending.has_undecided(now)
 
     def becomes_pending(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether a stored change makes a pod pending."""
+        """Whether a pod is pending after a change and was not predicted to be.
+
+        `before` and `after` are the pod before and after the change; None if it did not exist.
+        """
         return self._pending.becomes_pending(before, after)
 
     def replicas(self, owners: Iterable[str]) -> Counter[str]:
@@ -387,7 +390,7 @@ class Cluster:
         return self._claims_by_launch.of(launch.token)
 
     def shared_launches(self) -> Set[str]:
-        """Return the tokens of the shared launches of these NodeClaims."""
+        """Return the tokens of the shared launches for which `claims_sharing` has NodeClaims."""
         return self._claims_by_launch.groups()
 
     def nodes_in(self, node_pool: str) -> tuple[Node, ...]:
@@ -403,7 +406,7 @@ class Cluster:
         return self._attachments.sorted_by_name(node_name)
 
     def usage_of(self, node_pool: str) -> Resources:
-        """Return the capacity of all nodes of a pool in thousandths, and their number as `nodes`.
+        """Return the capacity of a pool's nodes and, as `nodes`, their number; all in thousandths.
 
         It equals `usage` over all nodes. Cost: O(nodes that changed since the last call).
         """

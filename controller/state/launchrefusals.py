@@ -18,7 +18,7 @@ class Refused:
     """The refused launches of a NodePool since one succeeded.
 
     `message` and `at` are those of the last one. All launches of one batch count once: they usually
-    fail for the same cause.
+    fail for the same cause. `is_counted`: a refusal of the present batch is counted already.
     """
 
     message: str
@@ -57,7 +57,9 @@ class LaunchRefusals:
         self._refused.pop(pool, None)
 
     def waiting(self, pool: str, now: datetime) -> tuple[timedelta, str]:
-        """Return how long the pool has to wait, and the last refusal; zero if it need not.
+        """Return how long the pool has to wait, and the message of the last refusal.
+
+        Both are zero or empty if no launch was refused.
 
         If the last refusal is later than `now`, the clock was set back, and the pool need not wait.
         """

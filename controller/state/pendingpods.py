@@ -87,7 +87,10 @@ class PendingPods:
         )
 
     def becomes_pending(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether the last change made a pod pending that was not predicted to be."""
+        """Whether a pod is pending after its last change and was not predicted to be.
+
+        `before` and `after` are the pod before and after the change; None if it did not exist.
+        """
         if after is None or not is_provisionable(after):
             return False
         was_untried = before is not None and is_untried(before)

@@ -93,9 +93,10 @@ class Registrations:
         record.count(failure)
 
     def restore(self, pool: str, last_failure: Failure | None) -> None:
-        """Restore the result of an earlier process: one registered node, or the unhealthy state.
+        """Restore the result of an earlier process.
 
-        If the NodePool has results already, they are kept.
+        With `last_failure` the NodePool is unhealthy because of it. None stands for a node that
+        registered. If the NodePool has results already, they are kept.
         """
         if self.is_known(pool):
             return

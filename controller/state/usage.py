@@ -20,7 +20,7 @@ NO_TYPES: Mapping[str, Iterable[InstanceType]] = MappingProxyType({})
 def usage(
     nodes: Iterable[StateNode], types: Mapping[str, Iterable[InstanceType]] = NO_TYPES
 ) -> dict[str, dict[str, int]]:
-    """Return the resources of each pool's nodes in thousandths, and their number as `nodes`.
+    """Return, per pool, its nodes' resources and, as `nodes`, their number; all in thousandths.
 
     A node belongs to the NodePool of its label, whichever controller created it, and counts until
     it is deleted. Before its launch it counts as the largest of its instance types if `types` has

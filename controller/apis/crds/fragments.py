@@ -49,7 +49,7 @@ def key_rules(
 ) -> list[Schema]:
     """Return the rules for a label key; `subject` is the CEL variable that holds it.
 
-    Each of the domains is restricted except for its listed labels. `pool_owned` also
+    `domains` maps each restricted domain to its labels that are allowed. `pool_owned` also
     restricts the label `karpenter.sh/nodepool`. The messages are Karpenter's.
     """
     rules = [

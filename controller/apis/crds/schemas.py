@@ -47,7 +47,10 @@ def string(
     form: str | None = None,
     rules: Sequence[Schema] = (),
 ) -> Schema:
-    """Return the schema of a string; `minimum` and `maximum` limit its length in characters."""
+    """Return the schema of a string.
+
+    `minimum` and `maximum` limit its length in characters; `form` is its OpenAPI format.
+    """
     return _schema(
         "string",
         about,

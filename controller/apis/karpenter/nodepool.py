@@ -44,7 +44,8 @@ class DisruptionPolicy(Wire):
 class NodeClaimTemplateMeta(Wire):
     """Labels and annotations of every node of the NodePool; None if omitted.
 
-    The hash distinguishes an empty map from an omitted one, and so for the lists below.
+    The NodePool's hash distinguishes an empty map from an omitted one. The same applies to the
+    taints in `NodeClaimTemplateSpec`.
     """
 
     labels: dict[str, str] | None = None

@@ -45,7 +45,11 @@ def new_token(now: datetime, name: str) -> str:
 
 
 def shared_launch(claim: NodeClaim) -> SharedLaunch | None:
-    """Return the call that launches a NodeClaim with others; None if it is launched alone."""
+    """Return the call that launches a NodeClaim with others; None if it is launched alone.
+
+    None also if the annotation is invalid, or if the NodeClaim is a copy: it was created later than
+    `_CREATION_TIME` after the call began.
+    """
     found = _ANNOTATION.fullmatch(claim.metadata.annotations.get(labels.SHARED_LAUNCH, ""))
     created = claim.metadata.creation_timestamp
     if found is None or created is None:

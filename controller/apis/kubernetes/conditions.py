@@ -55,7 +55,10 @@ def with_condition(
     generation: int = 0,
     now: datetime,
 ) -> list[Condition]:
-    """Return the conditions with this one set; its transition time changes only with its status."""
+    """Return the conditions with that of type `kind` set.
+
+    Its transition time changes only with its status. An empty reason becomes `kind`.
+    """
     before = find(conditions, kind)
     since = before.last_transition_time if before and before.status == status else now
     after = Condition(
@@ -72,7 +75,7 @@ def with_condition(
 
 
 def without_condition(conditions: Sequence[Condition], kind: str) -> list[Condition]:
-    """Return the conditions without this one, for a condition that is absent rather than False."""
+    """Return the conditions without those of type `kind`."""
     return [c for c in conditions if c.type != kind]
 
 

@@ -253,7 +253,12 @@ class PodTemplateSpec(Wire):
 
 
 def decoded(payload: bytes | str | Any) -> Pod:
-    """Decode a pod from JSON text, or from the Python values of an API response."""
+    """Decode a pod from JSON text, or from the Python values of an API response.
+
+    Raises:
+        msgspec.DecodeError: the payload is not a pod.
+
+    """
     if isinstance(payload, bytes | str):
         return msgspec.json.decode(payload, type=Pod)
     return msgspec.convert(payload, Pod)

@@ -84,7 +84,8 @@ def drained(
 ) -> Adopted:
     """Return the cluster after these nodes were drained, and new nodes launched for their pods.
 
-    Pending pods are scheduled with them, if they can be.
+    The pending pods are scheduled together with the evicted pods. Pending pods that no node can run
+    stay pending. If `expired` returns true, the scheduling engine returns its best result so far.
     """
     names = {state.name for state in problem.snapshot.nodes if state.name in names}
     pods: defaultdict[str, list[Pod]] = defaultdict(list)

@@ -30,7 +30,8 @@ Report = Callable[[str, int, int], None]
 class Question:
     """A cluster, and the nodes that Joiner replaces at any cost.
 
-    `deadline` starts the time limit of each solve.
+    `deadline` is called at the start of each solve. It returns a function that says whether the
+    time limit of this solve is reached.
     """
 
     problem: DisruptionProblem
@@ -47,7 +48,7 @@ class Question:
 class Finding:
     """An obstacle, and the saving from its removal, in $/h.
 
-    `is_last`: its removal saves only together with that of the other obstacles.
+    `is_last`: removing this obstacle saves only if the other obstacles are removed too.
     """
 
     obstacle: Obstacle
@@ -85,7 +86,7 @@ def advise(
 
     Args:
         question: the cluster.
-        steady: its forecast without any change.
+        steady: the forecast of the cluster without any change.
         most: how many obstacles are measured, those of the most expensive nodes first.
         expired: returns true when no further obstacle is to be measured.
         report: receives the progress.

@@ -29,9 +29,11 @@ from controller.state.pods import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodExplanation:
-    """A pod of the node: its obstacle and remedy, its destination, and its eviction price in $.
+    """A pod of the node, and why it can or cannot move.
 
-    `holds`, the obstacle, is empty if the pod may move.
+    `holds` is why the pod cannot be evicted or scheduled elsewhere, and `change` is the remedy.
+    Both are empty if the pod can move. `elsewhere` is where the pod would run instead, as text.
+    `price` is its eviction price in $.
     """
 
     pod: str
@@ -45,7 +47,7 @@ class PodExplanation:
 class NodeExplanation:
     """Why a node stays or is disrupted; prices and savings are in $/h.
 
-    `alternative` is the cost of capacity for its pods elsewhere, None if not all would schedule.
+    `alternative` is the cost of capacity for its pods elsewhere, None if a pod is unschedulable.
     `moves` is the cost of evicting them, in $/h while the saving lasts. `price_parts` are the parts
     of the price, empty if it is unknown.
     """

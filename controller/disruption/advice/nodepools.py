@@ -176,7 +176,7 @@ def consolidating(pool: NodePool) -> NodePool:
 
 
 def consolidating_soon(pool: NodePool) -> NodePool:
-    """Return the NodePool whose nodes are consolidated a minute after the last change."""
+    """Return the NodePool with `consolidateAfter` of one minute if it was `Never`."""
     after = pool.spec.disruption.consolidate_after
     return _with_policy(pool, consolidate_after=SOON if after == NEVER else after)
 

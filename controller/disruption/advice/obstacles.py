@@ -1,6 +1,6 @@
 """Possible obstacles to a lower cost of a cluster, each with a change that removes it.
 
-The cost of an obstacle is unknown here: a forecast without it measures it.
+The cost of an obstacle is unknown here. A forecast of the cluster without the obstacle measures it.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ def at_next_recording(
 ) -> DisruptionProblem:
     """Return the cluster under Joiner at the time of the next recording.
 
+    `before` is the forecast at the previous recording. `recorded` is the next recording. `outside`
+    names the nodes outside Joiner that Joiner replaces.
+
     Pods that ran before stay on their nodes, and Joiner launches nodes for new pods. Nodes that
     Joiner does not replace are as in the recording. A node in `outside` stays only if no other node
     can run one of its pods.

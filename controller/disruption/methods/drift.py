@@ -252,7 +252,7 @@ def is_static(candidate: Candidate) -> bool:
 
 
 def in_order(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate]:
-    """Return the drifted nodes of static NodePools, or of the others, in order of disruption."""
+    """Return the drifted nodes of static or (`static=False`) dynamic NodePools, the next first."""
     return sorted(
         (
             candidate

@@ -62,7 +62,7 @@ class Context:
     def forced(self) -> Sequence[Candidate]:
         """The candidates, including nodes that are blocked only by their pods.
 
-        Those need a termination grace period on the NodeClaim.
+        A node that its pods block is included only if its NodeClaim has a termination grace period.
         """
         claims = (node.claim for node in self.problem.snapshot.nodes if node.claim is not None)
         if all(claim.spec.termination_grace_period is None for claim in claims):
@@ -71,7 +71,7 @@ class Context:
 
     @cached_property
     def consumed(self) -> Mapping[Reason, Consumption]:
-        """The nodes of each NodePool that budgets count, and those not ready or being deleted."""
+        """The result of `consumption` for each reason."""
         nodes = self.problem.snapshot.nodes
         repairs = {Reason.UNHEALTHY: consumption(nodes, Reason.UNHEALTHY)}
         return dict.fromkeys(Reason, consumption(nodes)) | repairs

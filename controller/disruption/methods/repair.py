@@ -82,8 +82,8 @@ class Diagnosis:
 class Unhealthy:
     """The nodes to repair, the most urgent first, and why other unhealthy nodes are not repaired.
 
-    `suspended` are nodes of NodePools with too many unhealthy nodes. Both map node names to
-    reasons.
+    `blocked` and `suspended` map node names to reasons. `suspended` has the nodes of NodePools with
+    too many unhealthy nodes.
     """
 
     due: tuple[tuple[Candidate, Diagnosis], ...] = ()
@@ -95,6 +95,8 @@ def faults(
     node: Node, policies: Iterable[RepairPolicy], claim: NodeClaim | None = None
 ) -> Iterator[Fault]:
     """Yield the unhealthy conditions of a node, regardless of their age.
+
+    `claim` is the node's NodeClaim, which records the last reboot for repair.
 
     A policy without reasons applies if no other policy for the condition names its reason.
     """

@@ -146,9 +146,11 @@ class Means:
     """How a static NodePool can replace its nodes now.
 
     `surge` is the number of replacements that may be launched before their nodes are terminated;
-    `why_none` is why it is 0. Then `terminate_first` is why a node must be terminated first, None
-    if that would not help either. If there are `reservations`, only the termination of their nodes
-    helps. `is_complete`: at least as many nodes are initialized as the NodePool has replicas.
+    `why_none` is the reason if `surge` is 0. In that case `terminate_first` is why a node must be
+    terminated before its replacement is launched. It is None if a termination would not make a
+    replacement possible. If `reservations` has IDs of capacity reservations, only the termination
+    of a node in one of them makes a replacement possible. `is_complete`: at least as many nodes are
+    initialized as the NodePool has replicas.
     """
 
     replacement: NewNode

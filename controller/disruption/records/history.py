@@ -101,7 +101,10 @@ def replacements_cost(record: Disruption, observed: ObservedCluster) -> float:
 def updated_balance(
     balance: Balance, *, before: DisruptionStatus, after: Disruption
 ) -> Balance | None:
-    """Return the balance of savings after a record changed, or None if it stays the same."""
+    """Return the balance of savings after a record changed, or None if it stays the same.
+
+    `before` is the status before the change, and `after` the record after it.
+    """
     now = after.status
     closed = now.state if now.state != before.state else ""
     counted = Balance(

@@ -52,7 +52,10 @@ class LaunchOptions:
         ]
 
     def combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return the combinations of domains in which nodes of these variants can be launched."""
+        """Return the combinations of domains in which nodes of these variants can be launched.
+
+        A combination has one domain per key, in the order of `keys`.
+        """
         cache_key = (mask.tobytes(), keys)
         cached = self._combined.get(cache_key)
         if cached is None:
@@ -76,7 +79,10 @@ class LaunchOptions:
         return cached
 
     def unit_price(self, mask: Mask, size: Vector) -> float:
-        """Return the least price of a pod's share of a node, in $/h; infinite if no node fits."""
+        """Return the least price of a pod's share of a node in the variants of `mask`, in $/h.
+
+        Infinite if the pod fits on no such node.
+        """
         key = (mask.tobytes(), size.tobytes())
         cached = self._unit_prices.get(key)
         if cached is None:

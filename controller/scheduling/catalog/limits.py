@@ -60,7 +60,10 @@ def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimi
 
 
 def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHeadroom:
-    """Return the remaining amount of every limit; `used` is the usage of each NodePool."""
+    """Return the remaining amount of every limit.
+
+    `used` is the usage by NodePool and resource name, in thousandths.
+    """
     names = [
         (number, pool.name, name)
         for number, pool in enumerate(catalog.pools)

@@ -29,7 +29,11 @@ from controller.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PoolTemplate:
-    """A NodePool as the scheduler reads it; `requirements` include its labels and its name."""
+    """A NodePool as the scheduler reads it.
+
+    `requirements` include its labels and its name; `terms` are its requirements as written.
+    `minimums` are its `minValues`, by label.
+    """
 
     name: str
     weight: int
@@ -45,7 +49,7 @@ class PoolTemplate:
 class Codes:
     """One label over all columns: the distinct value sets, and the code of each column.
 
-    None stands for columns whose NodePool, type and offering do not mention the label.
+    In `sets`, None stands for columns whose NodePool, type and offering do not mention the label.
     """
 
     sets: tuple[ValueSet | None, ...]

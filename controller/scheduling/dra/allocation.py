@@ -50,7 +50,8 @@ def allocate(
 ) -> tuple[Pick, ...] | None:
     """Allocate devices to claims and record them in `allocated`; None if too few devices are free.
 
-    `allocated` is unchanged unless an allocation is returned. Cost: at most `MAX_STEPS` devices.
+    `allocated` is unchanged unless an allocation is returned. Cost: the search tries at most
+    `MAX_STEPS` devices.
 
     Raises:
         AllocationError: a selector fails, or there are too many combinations to try.

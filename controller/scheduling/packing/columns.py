@@ -176,6 +176,9 @@ def exchange_pods(
 ) -> Indices:
     """Return the pods of nodes (nodes × classes) after exchanges that increase their worth.
 
+    `left` (classes) is the greatest number of pods of each class on a node, and `worth` (classes)
+    the value of one pod.
+
     An exchange replaces no pod or one pod by one or two others; each time, the exchange with the
     greatest gain is made. Classes under rules about sharing a node are not moved.
     """

@@ -75,8 +75,9 @@ def backfill(
 ) -> None:
     """Place pods on the remaining capacity of planned nodes, if limits allow no node for them.
 
-    Only pods without topology rules, host ports and device requests are placed, so only capacity
-    and eligibility matter. `capacity` is node types × the solve's resources.
+    The placed pods leave `pending`. Only pods without topology rules, host ports and device
+    requests are placed, so only capacity and eligibility matter. `capacity` is node types × the
+    solve's resources.
     """
     if (
         pending.owned

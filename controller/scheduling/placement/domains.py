@@ -45,7 +45,7 @@ class Domains:
         return self._opening is not None
 
     def opening_variants(self, eligible: Mask) -> Mask:
-        """Mark the eligible variants whose domains count."""
+        """Mark the eligible variants; after `restrict`, only those in its `opening`."""
         return eligible if self._opening is None else eligible & self._opening
 
     def rules(self, eligibility: Eligibility) -> Rules:

@@ -285,7 +285,10 @@ class Placer:
         )
 
     def remove_from_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
-        """Remove the last `count` pods of a pod group from its existing node."""
+        """Remove the last `count` pods of a pod group from the existing node at `index`.
+
+        Returns the pods as a pending group.
+        """
         pending, taken = pod_group.pending, pod_group.keys[-count:]
         del pod_group.keys[-count:]
         keys = self.existing[self._nodes.all[index].name]

@@ -31,7 +31,8 @@ def first_within(
 ) -> tuple[Plans, ConfirmedPlan, list[Group]]:
     """Return the best plan of which the budgets allow any part now.
 
-    Returns its set of plans, the plan, and the groups to disrupt now.
+    `some` are the sets of plans to choose from. Returns the set that contains the best plan, this
+    plan, and the groups to disrupt now. There are no groups if the budgets allow nothing.
     """
     ranked = [(plans, planned) for plans in some for planned in plans.best]
     ranked.sort(key=lambda each: -each[1].gain)

@@ -28,9 +28,12 @@ def with_lasting_destinations(
 ) -> ClusterModel | None:
     """Return the arrays of a cluster in which long-running pods move only to lasting nodes.
 
+    `names` are the candidates whose pods may move. `new` nodes are added to the cluster. None if
+    `Simulation.model` returns None.
+
     A node does not last if it is empty, or will be when its Jobs end. A long-running pod on it
     would keep the node, or would have to move again. If evictions are free, only the savings at
-    this time count, and all nodes are allowed. `new` nodes are included.
+    this time count, and all nodes are allowed.
     """
     model = simulation.model(names, new=new)
     if model is None or not problem.settings.eviction_price:

@@ -69,8 +69,8 @@ class Consolidation:
         """Return the commands that are still valid, updated to the cluster as it is now.
 
         The number of replacements must be unchanged, and their instance types must still be
-        allowed. The commands are executed together, so they are validated together: as planned,
-        pod by pod.
+        allowed. The commands are executed together, so they are validated together: every pod must
+        still fit on its planned node.
         """
         busy = _not_empty(context)
         valid, rejected = _validate(

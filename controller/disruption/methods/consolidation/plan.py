@@ -220,7 +220,7 @@ class Plan:
                 self._clear(index)
 
     def place(self, number: int, count: int, node: int) -> int:
-        """Place pods of a class on a node; return the number of pods that do not fit."""
+        """Place `count` pods of class `number` on a node; return how many of them do not fit."""
         model, alone = self.model, np.array([node])
         if model.rules[number] or model.intricate[number]:
             return self._place_among(number, count, alone)
@@ -238,7 +238,7 @@ class Plan:
         self._journal.clear()
 
     def open_to(self, number: int, among: Mask) -> Indices:
-        """Return the nodes that have capacity for a pod of a class and whose rules admit it."""
+        """Return the indices of the nodes in `among` that can take a pod of class `number`."""
         nodes = np.flatnonzero(among & self.model.takes & self.model.allowed[:, number])
         nodes = nodes[self._fitting(number, nodes) > 0]
         if self.model.rules[number] and len(nodes):
@@ -246,7 +246,7 @@ class Plan:
         return nodes
 
     def buy(self, number: int, count: int) -> None:
-        """Count pods of a class on new nodes."""
+        """Add `count` pods of class `number` to the pods that go to new nodes."""
         self._buy(number, count)
 
     def bring(self, moves: Mapping[str, Iterable[str]]) -> bool:
@@ -324,9 +324,9 @@ class Plan:
     def destinations(self, last: Mask) -> dict[str, str]:
         """Return the destination of each pod of the removed nodes, by pod key.
 
-        Pods that go to new nodes have no entry. They are taken from as few removed nodes as
-        possible, so that few of those nodes depend on each other. `last` (nodes) marks nodes to
-        avoid for this.
+        Pods that go to new nodes have no entry. These pods are chosen from as few removed nodes as
+        possible, so that few removed nodes depend on each other. `last` (nodes) marks nodes whose
+        pods are chosen only after those of all others.
         """
         model, going = self.model, np.flatnonzero(self.leaving)
         sources = model.present[going]

@@ -49,7 +49,8 @@ class ConfirmedPlan:
 class ClusterEstimate:
     """The estimate of a cluster: its model, its eviction costs and the linear program's solution.
 
-    In `model`, all eligible classes may use new nodes. `evictions` (nodes) is the cost of emptying
+    In `model`, pods of every class may use new nodes. If spot nodes may not replace spot nodes,
+    classes with pods on spot nodes only are excepted. `evictions` (nodes) is the cost of emptying
     each node, in $/h.
     """
 
