@@ -232,7 +232,14 @@ class FakeCloud:
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return the instance types; exhausted and avoided offerings are unavailable."""
+        """Return the instance types.
+
+        Offerings are unavailable after `exhaust` or `mark_unavailable`, until `restock`.
+
+        Raises:
+            NodeClassNotReadyError: `unready` was called for the NodeClass.
+
+        """
         await self._record_call("instance_types", node_class.metadata.name)
         if node_class.metadata.name in self.not_ready:
             raise NodeClassNotReadyError(self.not_ready[node_class.metadata.name][2])
@@ -244,7 +251,12 @@ class FakeCloud:
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the cheapest instance that meets the NodeClaim, once per UID."""
+        """Launch the cheapest instance that meets the NodeClaim, once per UID.
+
+        Raises:
+            InsufficientCapacityError: no compatible offering is available.
+
+        """
         await self._record_call("launch", claim.metadata.name)
         launched = self._claims.get(claim.metadata.uid)
         if launched is not None and launched in self.instances_by_id:

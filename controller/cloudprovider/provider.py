@@ -167,9 +167,9 @@ class CloudProvider(Protocol):
         """Return every instance of this cluster's NodeClaims that is not terminated."""
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which of these capacity reservations are capacity blocks that end soon.
+        """Return which of these capacity reservations, by ID, are capacity blocks that end soon.
 
-        EC2 terminates the instances of a block before it ends.
+        Their nodes must be drained now: EC2 terminates the instances of a block before it ends.
         """
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:

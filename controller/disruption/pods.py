@@ -33,7 +33,8 @@ def is_stuck_terminating(pod: Pod, now: datetime) -> bool:
 def is_soon_gone(pod: Pod, now: datetime) -> bool:
     """Return whether the pod is terminating and will soon release its capacity.
 
-    DaemonSet pods never count.
+    Its deletion timestamp is at most `SOON` ahead or `STUCK_TERMINATING` past. DaemonSet pods never
+    count.
     """
     deletion = pod.metadata.deletion_timestamp
     if deletion is None or is_daemon(pod):

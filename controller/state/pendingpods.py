@@ -77,7 +77,10 @@ class PendingPods:
         return tuple(seen.pod for seen in self._untried.values() if not self._is_predicted(seen))
 
     def has_undecided(self, now: datetime) -> bool:
-        """Whether a scheduler that reported unschedulable pods still has new pods to try."""
+        """Whether a scheduler that reported unschedulable pods still has new pods to try.
+
+        Pods that are `MAX_UNTRIED_AGE` old do not count.
+        """
         schedulers = {pod.spec.scheduler_name for pod in self._unschedulable.values()}
         return any(
             now - (seen.pod.metadata.creation_timestamp or now) < MAX_UNTRIED_AGE

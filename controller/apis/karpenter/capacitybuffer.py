@@ -45,7 +45,10 @@ class CapacityBufferSpec(Wire):
 
 
 class CapacityBufferStatus(Wire):
-    """The observed state of a CapacityBuffer; `ready_replicas` fit on nodes that exist."""
+    """The observed state of a CapacityBuffer.
+
+    `replicas` is its number of pods, and `ready_replicas` how many of them fit on existing nodes.
+    """
 
     pod_template_ref: LocalReference | None = None
     replicas: int | None = None

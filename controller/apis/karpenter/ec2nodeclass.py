@@ -218,7 +218,10 @@ class CapacityReservationStatus(Wire):
     state: str = "active"
 
     def is_expiring(self, now: datetime) -> bool:
-        """Whether it is a capacity block close to its end: it gets no new nodes and is drained."""
+        """Whether it is a capacity block that ends within `CAPACITY_BLOCK_NOTICE`.
+
+        Such a block gets no new nodes, and its nodes are drained.
+        """
         return (
             self.reservation_type == CAPACITY_BLOCK
             and self.end_time is not None

@@ -21,7 +21,11 @@ class NodeClassReference(Wire, omit_defaults=False):
 
 
 class Budget(Wire):
-    """How many nodes may be disrupted at once, for which reasons, and when."""
+    """How many nodes may be disrupted at once, for which reasons, and when.
+
+    `nodes` is a number or a percentage. Empty `reasons` stand for all reasons. The budget applies
+    for `duration` after each time of the cron `schedule`, or always without one.
+    """
 
     nodes: str = "10%"
     reasons: list[str] = []

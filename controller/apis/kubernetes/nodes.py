@@ -11,7 +11,7 @@ from controller.apis.kubernetes.taints import Taint
 
 
 class NodeSpec(Wire):
-    """The provider ID of the node's instance, and its taints."""
+    """The provider ID of the node's instance, its taints, and whether it is cordoned."""
 
     provider_id: str = msgspec.field(default="", name="providerID")
     taints: list[Taint] = []

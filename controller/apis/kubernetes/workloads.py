@@ -105,7 +105,7 @@ class PodDisruptionBudgetSpec(Wire):
 
 
 class PodDisruptionBudgetStatus(Wire):
-    """The number of disruptions that are currently allowed."""
+    """The number of disruptions that are currently allowed, and the number of pods counted."""
 
     disruptions_allowed: int = 0
     expected_pods: int = 0

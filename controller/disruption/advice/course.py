@@ -47,7 +47,7 @@ class Course:
         return decide(self.problem, expired=expired, signatures=self.signatures)
 
     def execute(self, decision: Decision) -> None:
-        """Execute the commands of a decision."""
+        """Execute the commands of a decision: update `problem`, `commands` and `blocked`."""
         self.blocked = _explained(self.problem, decision)
         _carry_out(self, decision.commands)
 

@@ -66,7 +66,8 @@ class Question:
 
     `held` are the keys of its pods that are blocked or not schedulable elsewhere. `alternative`
     is the cost of capacity for its pods elsewhere, None if unknown; `without_preferences` is the
-    same cost when the pods' preferences are ignored.
+    same cost when the pods' preferences are ignored. `expired` returns true when the time limit is
+    reached.
     """
 
     problem: DisruptionProblem

@@ -67,9 +67,9 @@ class Rollout:
         return self._obstacles.get(candidate.pool) if has_old_image(candidate.claim) else None
 
     def begin(self, candidate: Candidate) -> None:
-        """Record that a candidate is disrupted.
+        """Record that a candidate with AMI drift is disrupted; other candidates have no effect.
 
-        While its AMI is unproven, no other node of the NodePool is disrupted for AMI drift.
+        Until the new AMI is proven, no other node of the NodePool is disrupted for AMI drift.
         """
         if has_old_image(candidate.claim) and candidate.pool in self._unproven:
             self._obstacles[candidate.pool] = _one_first(candidate.pool, candidate.name)

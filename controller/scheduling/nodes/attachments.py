@@ -28,7 +28,8 @@ class Attachments:
     ) -> None:
         """Count the volumes that running pods have attached.
 
-        `nodes` are in the order of their arrays.
+        `nodes` are in the order of the axis *nodes* of `ExistingNodes`. `index` finds the volumes
+        of the `running` pods.
         """
         names = {node.name: index for index, node in enumerate(nodes)}
         self._count = len(nodes)

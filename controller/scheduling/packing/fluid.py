@@ -75,10 +75,9 @@ class FluidSolution:
     """The optimum of the program and its duals.
 
     `bought`: node types, in nodes. `resource_prices`: node types × resources. `values`: classes, in
-    $/h.
-    `slot_prices`: groups × node types, the price of one slot of a group on a node. `limit_prices`:
-    limits, the price of one unit consumed, beside the price of the node. `limit_value`: the part of
-    the lower bound that is due to limits, at most 0.
+    $/h. `slot_prices`: groups × node types, the price of one slot of a group on a node.
+    `limit_prices`: limits, the price of one unit consumed, in addition to the price of the node.
+    `limit_value`: the part of the lower bound that is due to limits, at most 0.
     """
 
     bought: Vector
@@ -94,9 +93,8 @@ class FluidProgram:
 
     `sizes`: classes × resources. `prices`: node types. `capacity`: node types × resources.
     `allowed`: classes × node types. `members`: groups × classes, of which a node takes at most
-    `limits` (groups) pods.
-    `consumption`: node types × limits, in total at most `headroom`. `penalty`: classes, the cost
-    per pod without a node.
+    `limits` (groups) pods. `consumption`: node types × limits, in total at most `headroom`
+    (limits). `penalty`: classes, the cost per pod without a node, in $/h.
     """
 
     def __init__(

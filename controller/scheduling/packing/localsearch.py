@@ -126,8 +126,9 @@ class LocalSearch:
     ) -> None:
         """Start with nodes of these node types and pods (nodes × classes).
 
-        Pods can be inserted on `fixed` nodes, but not removed from them. The problem's headroom is
-        that without any of these nodes. The problem may have further classes without pods.
+        Pods can be inserted on `fixed` nodes, but not removed from them. The problem's headroom
+        must be the remaining limits before any of these nodes is bought. The problem may have
+        further classes without pods.
         """
         self._problem, self._move_rules = problem, move_rules
         self._evaluations_left, self._out_of_order_count = MAX_FAILED_EVALUATIONS, 0

@@ -476,7 +476,7 @@ class Spend:
         self.typical_price = float(np.median(prices)) if len(prices) else 0.0
 
     def open(self, *, siblings: bool) -> Mask:
-        """Mark the node types that the program bought.
+        """Mark the node types of which the program bought nodes that are not opened yet.
 
         With `siblings`, mark instead the node types that are worth their price at the dual prices,
         in families with a remaining budget.

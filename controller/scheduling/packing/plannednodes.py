@@ -118,7 +118,8 @@ class Families:
     ) -> None:
         """Make the families; `in_all_domains` returns a pod group for each combination of domains.
 
-        The first of those pod groups is in its present domains.
+        The first of these pod groups has the same domains as the argument. `waiting` are the pod
+        groups without a node.
         """
         self.classes: list[PodGroup] = []
         self._family_of: dict[int, range] = {}

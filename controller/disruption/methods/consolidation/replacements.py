@@ -58,7 +58,7 @@ def may_be_spot(node: NewNode) -> bool:
 
 
 def is_like(planned: Sequence[NewNode], now: Sequence[NewNode]) -> bool:
-    """Return whether the replacements match the plan.
+    """Return whether the replacements `now` match the `planned` ones.
 
     There must be as many new nodes as planned, and each planned instance type must still be
     allowed.
