@@ -67,7 +67,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         with _page(options.web_port, argv, environ):
             asyncio.run(replica.run())
     except Exception:
-        log.exception("the controller failed")
+        log.exception("the controller process ends after a failure; kubelet restarts its container")
         return 1
     return 0
 

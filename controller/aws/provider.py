@@ -524,7 +524,9 @@ class AWSCloudProvider:
         for prices, problem in self.pricing.problems.items():
             if self._changes.has_changed(f"prices, {prices}", problem):
                 log.warning(
-                    "failed to update prices; keeping the last known ones", extra={prices: problem}
+                    "failed to update prices; keeping the last known ones: the condition "
+                    "PricesCurrent of each EC2NodeClass says what to do",
+                    extra={prices: problem},
                 )
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
@@ -559,8 +561,15 @@ def _quota(mark: QuotaMark) -> str:
 
 def _log_failure(exc: Exception) -> None:
     if isinstance(exc, RequestError):
-        log.error("the controller wrote an invalid request to AWS", extra={"error": str(exc)})
+        log.error(
+            "AWS rejected a request of the controller as invalid; this is a bug of Joiner: report "
+            "it, with the error",
+            extra={"error": str(exc)},
+        )
     elif isinstance(exc, CloudProviderError):
-        log.warning("a call to AWS failed; retrying", extra={"error": str(exc)})
+        log.warning("a periodic call to AWS failed; retrying", extra={"error": str(exc)})
     else:
-        log.error("unexpected error; retrying", exc_info=exc)
+        log.error(
+            "a periodic task failed with an unexpected error, please report it; retrying",
+            exc_info=exc,
+        )

@@ -30,7 +30,7 @@ def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]
             left_out.append(f"{exc!r} in {str(row)[:_WIDTH]}")
     if left_out:
         log.error(
-            "skipped items of a response of AWS: unexpected format",
+            "skipped items of an AWS response that have an unexpected format; please report it",
             extra={"what": what, "count": len(left_out), "rows": left_out[:_SHOWN]},
         )
     return values

@@ -287,7 +287,7 @@ async def studied(source: Source, feed: Feed) -> AsyncIterator[Study]:
 
     def report(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("watching the cluster failed", exc_info=error)
+            log.error("watching the cluster failed; start the command again", exc_info=error)
             feed.error = f"watching the cluster failed: {error!r}; start the command again"
             feed.announce()
 

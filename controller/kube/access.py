@@ -153,7 +153,7 @@ class TokenCommand:
 def _report(reading: asyncio.Task[str]) -> None:
     """Log why a token could not be renewed, even if no request waits for it."""
     if not reading.cancelled() and (failure := reading.exception()) is not None:
-        log.warning("cannot renew the token for the API server: %s", failure)
+        log.warning("cannot renew the token for the API server; retrying: %s", failure)
 
 
 class TlsContext(ssl.SSLContext):

@@ -87,7 +87,7 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], Non
         except GoneError:
             version = ""
         except (ApiError, msgspec.DecodeError) as exc:
-            log.info("watch of %s broke: %s", kind.plural, exc)
+            log.info("watch of %s broke; retrying: %s", kind.plural, exc)
         failures += 1
         await asyncio.sleep(_pause(failures))
 

@@ -86,7 +86,12 @@ class Leadership:
         renewed_at = await self._acquire()
         fence = Fence(self.timing, renewed_at, clock=asyncio.get_running_loop().time)
         self.on_change(True)
-        log.info("became leader", extra={"identity": self.identity})
+        log.info(
+            "became leader: acquired Lease %s/%s",
+            self.namespace,
+            self.name,
+            extra={"identity": self.identity},
+        )
         try:
             with fence:
                 acting = asyncio.ensure_future(act())
@@ -112,7 +117,9 @@ class Leadership:
                 if await self._try():
                     return began
             except ApiError as exc:
-                log.info("failed to acquire Lease %s/%s: %s", self.namespace, self.name, exc)
+                log.info(
+                    "failed to acquire Lease %s/%s; retrying: %s", self.namespace, self.name, exc
+                )
             await asyncio.sleep(self.timing.retry.total_seconds())
 
     async def _renew(self, fence: Fence) -> None:
@@ -135,9 +142,13 @@ class Leadership:
             try:
                 if await self._try():
                     return began
-                raise LeadershipLostError("Lease is held by another replica")
+                raise LeadershipLostError(
+                    f"Lease {self.namespace}/{self.name} is held by another replica"
+                )
             except ApiError as exc:
-                log.warning("failed to renew Lease %s/%s: %s", self.namespace, self.name, exc)
+                log.warning(
+                    "failed to renew Lease %s/%s; retrying: %s", self.namespace, self.name, exc
+                )
             # A request that hung has used up this time.
             pause = self.timing.retry.total_seconds() - (_now() - began)
             await asyncio.sleep(max(pause, 0))
@@ -235,7 +246,9 @@ class Leadership:
                 await self._write(
                     lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
                 )
-                log.info("released Lease %s/%s", self.namespace, self.name)
+                log.info(
+                    "released Lease %s/%s; another replica can lead", self.namespace, self.name
+                )
         except (ApiError, TimeoutError) as exc:
             log.warning(
                 "failed to release Lease %s/%s: %s; another replica leads once it expires",
@@ -279,7 +292,12 @@ class Fence:
     def _watch(self) -> None:
         while not self._lifted.wait(self._pause):
             if self._clock() > self.renewed_at + self._patience:
-                log.error("the Lease is about to expire and this process still acts: ending it")
+                log.error(
+                    "the leader election Lease was not renewed and is about to expire, but this "
+                    "process still acts: ending the process; kubelet restarts its container. If "
+                    "this repeats, check the latency of the API server and the CPU limit of the "
+                    "controller"
+                )
                 self._end(FENCED_EXIT_CODE)
                 return
 

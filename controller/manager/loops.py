@@ -276,7 +276,7 @@ def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) 
     """
     level, message = _described(exc, failures)
     if level > logging.DEBUG and not reported.has_changed(f"{message}: {exc!r}", level):
-        log.debug("failed again: %s", exc)
+        log.debug("reconciliation failed again; retrying: %s", exc)
         return
     is_ours = isinstance(exc, (ApiError, CloudProviderError))
     log.log(level, "%s: %s", message, exc, exc_info=None if is_ours else exc)
@@ -289,7 +289,9 @@ def _described(exc: Exception, failures: int) -> tuple[int, str]:
     if isinstance(exc, (UnavailableError, TooManyRequestsError)):
         return logging.WARNING, "the API server is not available; retrying"
     if isinstance(exc, (NodeClassUnknownError, ThrottledError)):
-        return logging.WARNING, "AWS throttles, or the NodeClass is not reconciled yet; retrying"
+        return logging.WARNING, (
+            "AWS throttles the controller, or the EC2NodeClass is not reconciled yet; retrying"
+        )
     if isinstance(exc, (ApiError, CloudProviderError)):
-        return logging.ERROR, type(exc).__name__
-    return logging.ERROR, "unexpected error"
+        return logging.ERROR, f"reconciliation failed ({type(exc).__name__}); retrying"
+    return logging.ERROR, "reconciliation failed unexpectedly, please report it; retrying"

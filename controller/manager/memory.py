@@ -92,8 +92,8 @@ async def keep_below(limit: int, used: Callable[[], int] = resident) -> None:
             gc.collect()
             if was_below:
                 log.warning(
-                    "memory is near its limit: raise the container's memory limit, or the kernel "
-                    "ends the process",
+                    "memory of the controller is near its limit: raise the container's memory "
+                    "limit, or the kernel ends the process (OOMKilled)",
                     extra={"limit": limit, "used": before, "used-after-collection": used()},
                 )
         was_below = is_below

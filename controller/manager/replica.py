@@ -106,7 +106,7 @@ class Replica:
         """
         watches = self._watches
         await handlers.operate(self, watches.custom_resources, self._access, watches.take)
-        log.info("stopped")
+        log.info("the controller stopped")
 
     async def until_listed(self) -> None:
         """Wait until the custom resources have been listed."""
@@ -255,7 +255,11 @@ async def cluster_dns(api: ApiServer) -> str:
     try:
         service = await api.get(SERVICE, "kube-dns", "kube-system")
     except ApiError as exc:
-        log.info("cannot read the address of the cluster's DNS; nodes detect it at boot: %s", exc)
+        log.info(
+            "cannot read Service kube-system/kube-dns; nodes detect the cluster's DNS address at "
+            "boot: %s",
+            exc,
+        )
         return ""
     return service.spec.cluster_ip
 

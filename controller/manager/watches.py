@@ -173,7 +173,9 @@ class Watches:
                     if key_of(value) not in listed:
                         await self._confirm(kind, value)
             except ApiError as exc:
-                log.info("cannot recheck %s: %s", kind.plural, exc)
+                log.info(
+                    "cannot list %s to check the cached objects; retrying: %s", kind.plural, exc
+                )
 
     async def _confirm(self, kind: Kind[T], value: T) -> None:
         """Remove an object that the list did not contain, unless it is newer than the list."""

@@ -226,8 +226,8 @@ class DashboardDetails(Details):
                 "serving metrics by node and pod"
                 if is_served
                 else (
-                    "no longer serving metrics by node and pod: their series exceed "
-                    "NODE_AND_POD_SERIES_LIMIT"
+                    "no longer serving metrics by node and pod, because their series exceed "
+                    "NODE_AND_POD_SERIES_LIMIT: raise it to serve them"
                 )
             )
             log.info(words, extra={"series": series, "limit": self._limit})

@@ -144,7 +144,14 @@ class Recorder:
             await self.api.create(EVENT, body, namespace)
         except Exception as exc:
             # A failed event must never stop the controller.
-            log.warning("cannot write event: %s", exc, extra={"reason": body["reason"]})
+            subject = body["involvedObject"]
+            fields = {
+                "reason": body["reason"],
+                "kind": subject["kind"],
+                "namespace": subject["namespace"],
+                "object": subject["name"],
+            }
+            log.warning("cannot write event: %s", exc, extra=fields)
 
     def _is_allowed(self, reason: str, now: datetime) -> bool:
         rate = RATES.get(reason)

@@ -208,7 +208,7 @@ async def test_a_silent_server_is_reported_and_retried_with_a_pause(
     assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
 
     assert pauses == [1, 2]
-    broke = "watch of nodes broke: the API server did not answer in time"
+    broke = "watch of nodes broke; retrying: the API server did not answer in time"
     assert complaints(caplog) == [broke, broke]
 
 

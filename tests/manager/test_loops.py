@@ -261,7 +261,8 @@ async def test_equal_failures_of_many_objects_are_logged_once_until_they_change(
             loop.nudge(key)
         await reconciler.until(27)
     errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert errors == ["CreateError: quota", "CreateError: access denied"]
+    failed = "reconciliation failed (CreateError); retrying"
+    assert errors == [f"{failed}: quota", f"{failed}: access denied"]
 
 
 def test_pauses_after_failures_grow_up_to_a_minute() -> None:

@@ -340,7 +340,8 @@ async def test_a_repeatedly_refused_replacement_is_logged_once(
 
     failures = "karpenter_voluntary_disruption_queue_failures_total"
     assert scenario.counted(failures, decision="replace", reason="underutilized") > 1
-    assert len([r for r in caplog.records if r.message.startswith("cannot create nodeclaim")]) == 1
+    refused = "cannot create replacement nodeclaim"
+    assert len([r for r in caplog.records if r.message.startswith(refused)]) == 1
 
 
 async def test_a_node_whose_replacement_failed_is_untainted_and_retried() -> None:

@@ -96,7 +96,8 @@ class InstanceStatuses:
                 raise
             self._denied_until = now + DENIED_BACKOFF
             log.error(
-                "not authorized to call ec2:DescribeInstanceStatus; pausing instance status checks",
+                "not authorized to call ec2:DescribeInstanceStatus; pausing instance status "
+                "checks: allow the action in the controller's IAM role",
                 extra={"error": str(exc), "seconds": DENIED_BACKOFF.total_seconds()},
             )
             return

@@ -169,8 +169,13 @@ class Interruptions:
         except ValueError as exc:
             # A retry could not parse it either: count it, and delete it like any other message.
             log.error(
-                "failed to parse a message of the interruption queue; deleting it",
-                extra={"error": str(exc)},
+                "failed to parse a message of the interruption queue; deleting it: check which "
+                "EventBridge rule or other sender writes to this SQS queue",
+                extra={
+                    "queue": self._name,
+                    "message-id": message.get("MessageId", ""),
+                    "error": str(exc),
+                },
             )
             kind = MALFORMED
         if kind == "capacity_reservation_interrupted":

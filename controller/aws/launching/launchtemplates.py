@@ -269,7 +269,9 @@ class LaunchTemplates:
             if name.startswith(PREFIX):
                 self._used_at.setdefault(name, self._clock())
         self._is_hydrated = True
-        log.info("took over launch templates", extra={"count": len(templates)})
+        log.info(
+            "reusing the EC2 launch templates of earlier processes", extra={"count": len(templates)}
+        )
         return len(templates)
 
     async def sweep(self) -> int:

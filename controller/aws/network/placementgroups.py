@@ -73,8 +73,9 @@ class PlacementGroups:
                 if known is None:
                     raise
                 log.warning(
-                    "cannot describe the placement group; keeping its last known state",
-                    extra={"error": str(exc)},
+                    "ec2:DescribePlacementGroups failed; keeping the last known state of the "
+                    "placement group",
+                    extra={"placement-group": selector.name or selector.id, "error": str(exc)},
                 )
                 group = known
             if group is None:

@@ -159,8 +159,8 @@ class Subnets:
                 if len(known) < len(stale):
                     raise
                 log.warning(
-                    "cannot count the free addresses of subnets; keeping the last known counts",
-                    extra={"error": str(exc)},
+                    "ec2:DescribeSubnets failed; keeping the last known counts of free addresses",
+                    extra={"subnets": known, "error": str(exc)},
                 )
                 for subnet_id in known:
                     self._known[subnet_id] = (self._clock(), self._known[subnet_id][1])

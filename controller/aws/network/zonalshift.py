@@ -58,7 +58,10 @@ class ZonalShift:
         """
         before, self._until = self.away, await self._applied()
         if self.away != before:
-            log.warning("zonal shifts changed", extra={"zones-away": sorted(self.away)})
+            log.warning(
+                "ARC zonal shifts changed; launching and terminating no instances in zones-away",
+                extra={"zones-away": sorted(self.away)},
+            )
         unnamed = self.away - self._names.keys()
         if unnamed:
             self._names |= await self._subnets.zone_names(unnamed)

@@ -129,8 +129,13 @@ class InstanceProfiles:
                 raise
             self._denied_until = self._clock() + DENIED_BACKOFF
             log.warning(
-                "cannot read the instance profile: not authorized; assuming that it is valid",
-                extra={"profile": unseen, "error": str(exc)},
+                "not authorized to call iam:GetInstanceProfile; assuming that the instance profile "
+                "is valid: allow the action in the controller's IAM role",
+                extra={
+                    "EC2NodeClass": node_class.metadata.name,
+                    "profile": unseen,
+                    "error": str(exc),
+                },
             )
             return unseen
         await self._make(node_class, made, role)
@@ -147,7 +152,7 @@ class InstanceProfiles:
             if since is None:
                 raise
             log.warning(
-                "cannot read the instance profile; keeping its last known state",
+                "iam:GetInstanceProfile failed; keeping the profile's last known state",
                 extra={"profile": name, "error": str(exc)},
             )
             usable = True
@@ -210,7 +215,8 @@ class InstanceProfiles:
             if not exc.is_unauthorized:
                 raise
             log.warning(
-                "cannot list instance profiles: not authorized; unused ones are not deleted",
+                "not authorized to call iam:ListInstanceProfiles; unused instance profiles are not "
+                "deleted: allow the action in the controller's IAM role",
                 extra={"path": path, "error": str(exc)},
             )
             return []

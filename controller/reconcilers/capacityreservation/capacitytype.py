@@ -58,9 +58,10 @@ class CapacityType(PortUser):
             await patched(self.ports, NODE, node, {"metadata": {"labels": ON_DEMAND}})
         await patched(self.ports, NODE_CLAIM, claim, {"metadata": {"labels": ON_DEMAND}})
         log.info(
-            "the instance has left its capacity reservation",
+            "instance left its capacity reservation; labeled nodeclaim and node as on-demand",
             extra={
                 "NodeClaim": claim.metadata.name,
+                "provider-id": claim.status.provider_id,
                 "capacity-reservation-id": claim.metadata.labels.get(labels.RESERVATION_ID, ""),
             },
         )

@@ -60,7 +60,7 @@ class BlockExpiration(PortUser):
             claim, "capacity_block_expiring", pods=self.cluster.moving_from(claim)
         )
         log.info(
-            "the capacity block is about to end",
+            "deleting nodeclaim, because its capacity block is about to end",
             extra={"NodeClaim": claim.metadata.name, "capacity-reservation-id": reservation_id},
         )
         await delete(self.api, NODE_CLAIM, claim)

@@ -355,10 +355,14 @@ class History(PortUser):
         if isinstance(error, NotFoundError):
             log.warning(
                 "cannot record disruptions: the cluster does not have the kind Disruption; "
-                "install crds/joiner.dev_disruptions.yaml"
+                "install its CRD, crds/joiner.dev_disruptions.yaml"
             )
         else:
-            log.warning("cannot read or write Disruption: %s", error)
+            log.warning(
+                "cannot read or write objects of the kind Disruption, so the history of "
+                "disruptions may be incomplete: %s",
+                error,
+            )
 
 
 def approval(record: Disruption) -> bool | None:

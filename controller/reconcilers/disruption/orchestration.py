@@ -320,7 +320,11 @@ class Orchestrator(PortUser):
                 reason="RebootRequested", message=f"rebooting for {why}", now=now,
             )  # fmt: skip
         except (ConflictError, NotFoundError) as error:
-            fields = {"Node": candidate.name, "error": str(error)}
+            fields = {
+                "Node": candidate.name,
+                "NodeClaim": candidate.claim.metadata.name,
+                "error": str(error),
+            }
             log.info("node changed before its reboot; deciding again", extra=fields)
             return False
         self.metrics.decided(command)
@@ -348,7 +352,7 @@ class Orchestrator(PortUser):
             except ApiError as error:
                 if self._changes.has_changed(f"{node.node_pool}: {error}"):
                     fields = {"NodePool": node.node_pool, "replaces": sorted(command.names)}
-                    log.warning("cannot create nodeclaim: %s", error, extra=fields)
+                    log.warning("cannot create replacement nodeclaim: %s", error, extra=fields)
                 return False
             if claim is None:
                 return False
@@ -462,7 +466,11 @@ class Orchestrator(PortUser):
             )  # fmt: skip
         except (ConflictError, NotFoundError) as error:
             # It changed since the decision: the next round decides again.
-            fields = {"Node": candidate.name, "error": str(error)}
+            fields = {
+                "Node": candidate.name,
+                "NodeClaim": candidate.claim.metadata.name,
+                "error": str(error),
+            }
             log.info("node changed before disruption; deciding again", extra=fields)
             return False
         except ApiError as error:
@@ -527,7 +535,11 @@ class Orchestrator(PortUser):
         self._keep(in_flight.command.candidates, in_flight)
         in_flight.left, in_flight.why = [], why
         if self._changes.has_changed(", ".join(sorted(in_flight.command.names)), why):
-            log.warning("cannot disrupt nodes: %s", why, extra=log_fields(in_flight.command))
+            log.warning(
+                "cannot disrupt nodes; keeping them and trying again later: %s",
+                why,
+                extra=log_fields(in_flight.command),
+            )
 
     async def _dismiss(self, replacement: NodeClaim) -> None:
         """Delete a replacement unless it registered or has pods.
@@ -539,15 +551,20 @@ class Orchestrator(PortUser):
         if known is None or known.metadata.is_deleting or self._is_needed(known):
             return
         log.info(
-            "deleting replacement of failed disruption",
-            extra={"NodeClaim": known.metadata.name},
+            "deleting replacement nodeclaim, because the disruption that it was created for failed",
+            extra={
+                "NodeClaim": known.metadata.name,
+                "provider-id": known.status.provider_id,
+            },
         )
         try:
             await delete(self.api, NODE_CLAIM, known)
         except ApiError as error:
             # Emptiness deletes it later.
             fields = {"NodeClaim": known.metadata.name, "error": str(error)}
-            log.info("cannot delete replacement nodeclaim", extra=fields)
+            log.info(
+                "cannot delete replacement nodeclaim; emptiness deletes it later", extra=fields
+            )
 
     def _is_needed(self, claim: NodeClaim) -> bool:
         """Whether a NodeClaim is registered, or pods run there or are nominated for it."""
@@ -567,7 +584,7 @@ class Orchestrator(PortUser):
         claim = candidate.claim.metadata.name
         if self._changes.has_changed(candidate.name, error):
             fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
-            log.warning("cannot disrupt node", extra=fields)
+            log.warning("cannot disrupt node; keeping it and trying again later", extra=fields)
 
     def _keep(self, candidates: Sequence[Candidate], in_flight: InFlightCommand) -> None:
         in_flight.failed = True
@@ -587,8 +604,16 @@ class Orchestrator(PortUser):
                 await patched(self.ports, NODE, state.node, untainted)
             await with_conditions(self.ports, state.claim, after)
         except ApiError as error:
-            fields = {"Node": state.name, "error": str(error)}
-            log.info("cannot remove disruption taint or condition; retrying", extra=fields)
+            fields = {
+                "Node": state.name,
+                "NodeClaim": state.claim.metadata.name,
+                "error": str(error),
+            }
+            log.info(
+                "cannot remove taint karpenter.sh/disrupted or condition DisruptionReason of a "
+                "node that is kept; retrying",
+                extra=fields,
+            )
 
 
 def log_fields(command: Command) -> dict[str, object]:

@@ -57,7 +57,8 @@ class DisabledFeatures(PortUser):
                     await self._write(kind, value, condition, gate)
         except ApiError as error:
             # A cluster need not have the CRD of a disabled kind.
-            log.debug("cannot report that a feature gate is off: %s", error, extra={"gate": gate})
+            fields = {"gate": gate, "kind": kind.name}
+            log.debug("cannot report that a feature gate is off: %s", error, extra=fields)
 
     async def _write(self, kind: Kind[Any], value: Any, condition: str, gate: str) -> None:
         after = conditions.with_condition(

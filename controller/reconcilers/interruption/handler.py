@@ -108,7 +108,11 @@ class NoticeHandler(PortUser):
             return
         log.info(
             "deleting nodeclaim from interruption message",
-            extra={"NodeClaim": claim.metadata.name, "kind": kind},
+            extra={
+                "NodeClaim": claim.metadata.name,
+                "provider-id": claim.status.provider_id,
+                "kind": kind,
+            },
         )
         self._count(claim, kind)
         self.metrics.disrupted(claim, kind, pods=pods)

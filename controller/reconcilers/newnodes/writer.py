@@ -94,7 +94,11 @@ class ClaimWriter(PortUser):
                 exceeded[name, passed] += 1
         for (name, limit), count in exceeded.items():
             fields = {"NodePool": name, "limit": limit, "nodeclaims": count}
-            log.warning("nodepool limit exceeded", extra=fields)
+            log.warning(
+                "nodepool limit exceeded, so nodeclaims are not created: raise spec.limits of the "
+                "nodepool, if it should have more nodes",
+                extra=fields,
+            )
         return admitted
 
     def _limits(self, node_pool: str) -> Resources:
@@ -119,7 +123,8 @@ class ClaimWriter(PortUser):
             return None
         if pool.spec.template != seen.spec.template:
             log.info(
-                "nodepool changed before nodeclaim was created", extra={"NodePool": node.node_pool}
+                "nodepool changed before nodeclaim was created; deciding again",
+                extra={"NodePool": node.node_pool},
             )
             return None
         body = node_claim(new_name(f"{pool.metadata.name}-"), pool, node, types)

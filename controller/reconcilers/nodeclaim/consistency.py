@@ -38,7 +38,8 @@ class Consistency(PortUser):
             return None
         problems = [*self._shortfalls(claim, node), *self._stuck(claim, node)]
         for problem in problems:
-            log.warning("failed consistency check", extra={"problem": problem})
+            fields = {"NodeClaim": name, "Node": node.metadata.name, "problem": problem}
+            log.warning("failed consistency check", extra=fields)
             await self.recorder.publish(
                 NODE_CLAIM, claim, "Warning", "FailedConsistencyCheck", problem
             )

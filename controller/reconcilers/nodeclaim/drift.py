@@ -55,7 +55,11 @@ class Drift(PortUser):
         except NodeClaimNotFoundError:
             reason = None  # garbage collection deletes the NodeClaim
         except CloudProviderError as error:
-            log.warning("cannot detect drift: %s", error)
+            log.warning(
+                "cannot detect whether nodeclaim has drifted; retrying: %s",
+                error,
+                extra={"NodeClaim": name, "EC2NodeClass": node_class.metadata.name},
+            )
             return PERIOD
         await self._write(claim, reason)
         return PERIOD
@@ -87,7 +91,12 @@ class Drift(PortUser):
             )
         await with_conditions(self.ports, claim, after)
         if reason is not None and was is None:
-            log.info("nodeclaim has drifted", extra={"reason": reason})
+            fields = {
+                "NodeClaim": claim.metadata.name,
+                "NodePool": claim.metadata.labels.get(labels.NODEPOOL, ""),
+                "reason": reason,
+            }
+            log.info("nodeclaim has drifted", extra=fields)
 
 
 def _is_offered(claim: NodeClaim, types: Sequence[InstanceType]) -> bool:

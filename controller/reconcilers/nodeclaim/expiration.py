@@ -33,6 +33,7 @@ class Expiration(PortUser):
         if left > timedelta(0):
             return left
         self.metrics.disrupted(claim, "expired", pods=self.cluster.moving_from(claim))
-        log.info("deleting expired nodeclaim", extra={"NodeClaim": name})
+        fields = {"NodeClaim": name, "expireAfter": claim.spec.expire_after}
+        log.info("deleting expired nodeclaim", extra=fields)
         await delete(self.api, NODE_CLAIM, claim)
         return None

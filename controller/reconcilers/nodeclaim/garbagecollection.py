@@ -91,7 +91,9 @@ class GarbageCollection(PortUser):
             lost = self._is_listed(claim) and claim.status.provider_id not in alive
             if not lost or self._node_ready(claim) or not await self._is_gone(claim):
                 continue
-            await self._delete(claim, "garbage collecting nodeclaim without instance")
+            await self._delete(
+                claim, "garbage collecting nodeclaim whose instance no longer exists in EC2"
+            )
 
     def _is_listed(self, claim: NodeClaim) -> bool:
         """Whether EC2 lists the NodeClaim's instance if it exists."""
@@ -114,7 +116,11 @@ class GarbageCollection(PortUser):
         except CloudProviderError as error:
             log.warning(
                 "cannot check whether the instance of a nodeclaim exists; retrying",
-                extra={"NodeClaim": claim.metadata.name, "error": str(error)},
+                extra={
+                    "NodeClaim": claim.metadata.name,
+                    "provider-id": claim.status.provider_id,
+                    "error": str(error),
+                },
             )
             return False
         return instance.deleting
@@ -140,10 +146,11 @@ class GarbageCollection(PortUser):
         there = {node.spec.provider_id for node in await self.api.list(NODE)}
         for claim in late:
             if claim.status.provider_id not in there:
-                await self._delete(claim, "garbage collecting nodeclaim without node")
+                await self._delete(claim, "garbage collecting nodeclaim whose node was deleted")
 
     async def _delete(self, claim: NodeClaim, why: str) -> None:
-        log.warning(why, extra={"NodeClaim": claim.metadata.name})
+        fields = {"NodeClaim": claim.metadata.name, "provider-id": claim.status.provider_id}
+        log.warning(why, extra=fields)
         self.metrics.disrupted(claim, "garbage_collected", pods=self.cluster.moving_from(claim))
         await delete(self.api, NODE_CLAIM, claim)
 
@@ -159,7 +166,7 @@ class GarbageCollection(PortUser):
             orphans = self._orphans(orphans, await self.api.list(NODE_CLAIM))
         for instance in orphans:
             log.warning(
-                "garbage collecting instance without nodeclaim",
+                "garbage collecting instance that has no nodeclaim",
                 extra={"provider-id": instance.provider_id},
             )
             try:
@@ -169,7 +176,9 @@ class GarbageCollection(PortUser):
             except CloudProviderError as error:
                 # One failure does not stop the other terminations.
                 fields = {"provider-id": instance.provider_id, "error": str(error)}
-                log.warning("cannot terminate instance; retrying", extra=fields)
+                log.warning(
+                    "cannot terminate instance that has no nodeclaim; retrying", extra=fields
+                )
                 continue
             await self._delete_node(instance.provider_id)
 

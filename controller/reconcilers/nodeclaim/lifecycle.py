@@ -208,7 +208,8 @@ class Lifecycle(PortUser):
         ):
             return claim
         log.info(
-            "launching nodeclaim alone: not all nodeclaims of its shared launch were created",
+            "launching nodeclaim with a CreateFleet request of its own, because not all nodeclaims "
+            "that were to share the request were created",
             extra={"NodeClaim": claim.metadata.name},
         )
         return await self._patched(
@@ -285,7 +286,12 @@ class Lifecycle(PortUser):
         reason = "insufficient_capacity" if capacity else "nodeclass_not_ready"
         log.warning(
             "deleting nodeclaim that cannot be launched",
-            extra={"NodeClaim": claim.metadata.name, "reason": reason, "error": str(error)},
+            extra={
+                "NodeClaim": claim.metadata.name,
+                "NodePool": pool,
+                "reason": reason,
+                "error": str(error),
+            },
         )
         if (owner := self.cluster.owner_of(claim)) is not None:
             failure = f"{error} ({error.reason})"[:MESSAGE_LIMIT]
@@ -480,8 +486,15 @@ class Lifecycle(PortUser):
             if self.clock() < self._since(claim, condition) + timeout:
                 return False
             log.warning(
-                "deleting nodeclaim due to timeout",
-                extra={"NodeClaim": claim.metadata.name, "reason": reason},
+                "deleting nodeclaim due to timeout: its condition %s was not True within %g s",
+                kind,
+                timeout.total_seconds(),
+                extra={
+                    "NodeClaim": claim.metadata.name,
+                    "NodePool": claim.metadata.labels.get(labels.NODEPOOL, ""),
+                    "provider-id": claim.status.provider_id,
+                    "reason": reason,
+                },
             )
             await self._delete(claim, reason)
             if (pool := self.cluster.owner_of(claim)) is not None:

@@ -36,6 +36,9 @@ CONCURRENT_WRITES = 16
 PATIENCE_SECONDS = 10.0
 """How long in total the nominations for a node may take; a real node takes longer to be Ready."""
 
+MOST_NAMED = 10
+"""How many pods a log line names."""
+
 log = logging.getLogger(__name__)
 
 
@@ -60,7 +63,7 @@ class Nomination(PortUser):
             instance = await self.cloud.get(claim.status.provider_id)
         except CloudProviderError as error:
             log.debug(
-                "cannot nominate before the node registers: %s",
+                "cannot nominate the node for its pods before it registers: %s",
                 error,
                 extra={"NodeClaim": claim.metadata.name},
             )
@@ -117,8 +120,13 @@ class Nomination(PortUser):
                 await all_ended(*(self._write(pod, name) for pod in pods))
         except (ApiError, TimeoutError) as error:
             why = str(error) or f"no response within {PATIENCE_SECONDS:g} s"
-            fields = {"Node": name, "pods": len(pods)}
-            log.warning("cannot nominate node for pods: %s", why, extra=fields)
+            named = ", ".join(pod.key for pod in pods[:MOST_NAMED])
+            fields = {"Node": name, "pods": len(pods), "Pods": named}
+            log.warning(
+                "cannot nominate node for pods; kube-scheduler may bind them to other nodes: %s",
+                why,
+                extra=fields,
+            )
 
     async def _write(self, pod: Pod, node: str) -> None:
         async with self._writes:

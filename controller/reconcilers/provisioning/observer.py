@@ -32,7 +32,8 @@ class ProvisioningObserver(PortUser, ExpectedPods):
         try:
             await self.batch_window.wait(PERIOD, self)
         except TimeoutError:
-            log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
+            fields = {"waiting": len(self.cluster.pending_pods())}
+            log.debug("no new pods; scheduling pending pods again", extra=fields)
         if not self.cluster.synced:
             return UNSYNCED
         await self._round()
@@ -57,7 +58,7 @@ class ProvisioningObserver(PortUser, ExpectedPods):
         results, _ = split_fills(solved, virtual)
         self.metrics.solved(results)
         log.info(
-            "would create nodeclaims for pods",
+            "would create nodeclaims for pods; DISRUPTION_MODE=observe creates none",
             extra={
                 **log_fields(pods, results),
                 "cheapest": [node.instance_types[0] for node in results.new_nodes[:10]],

@@ -37,6 +37,7 @@ from controller.reconcilers.provisioning.batchwindow import BatchWindow, Expecte
 from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.provisioning.gangrelease import GangRelease
 from controller.reconcilers.provisioning.headstart import HeadStart, SolveInput
+from controller.reconcilers.provisioning.nomination import MOST_NAMED
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.scheduling.results import NewNode, Results, about_pool
@@ -61,9 +62,6 @@ NOMINATED_FOR = timedelta(minutes=1)
 disrupted. The nomination ends when the last of them is bound."""
 
 CONCURRENT_WRITES = 16
-
-MOST_NAMED = 10
-"""How many pods a log line names."""
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +125,10 @@ class Provisioner(PortUser, ExpectedPods):
             await self.batch_window.wait(patience, self)
         except TimeoutError:
             # No new pod: pending pods are scheduled again.
-            log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
+            log.debug(
+                "no new pods; scheduling pending pods again",
+                extra={"waiting": len(self.cluster.pending_pods())},
+            )
 
     # Calls of the batch window.
 
@@ -343,7 +344,10 @@ class Provisioner(PortUser, ExpectedPods):
         for node, outcome in zip(nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 if self._changes.has_changed(f"{node.node_pool}: {outcome}"):
-                    fields = {"NodePool": node.node_pool}
+                    fields = {
+                        "NodePool": node.node_pool,
+                        "Pods": ", ".join(node.pods[:MOST_NAMED]),
+                    }
                     log.error("cannot create nodeclaim: %s", outcome, extra=fields)
             elif isinstance(outcome, BaseException):
                 raise outcome
@@ -397,6 +401,7 @@ def log_fields(pods: Sequence[Pod], results: Results) -> dict[str, object]:
     """Return the log fields of a scheduling run."""
     return {
         "pods": len(pods),
+        "Pods": ", ".join(pod.key for pod in pods[:MOST_NAMED]),
         "nodeclaims": len(results.new_nodes),
         "unschedulable": len(results.unschedulable),
         "cost": round(results.cost, 4),

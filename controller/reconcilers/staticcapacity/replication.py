@@ -121,7 +121,11 @@ class Replication(PortUser):
             fields = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
             log.info("created nodeclaim", extra=fields)
         if within < missing:
-            log.info("nodepool node limit reached", extra={"NodePool": pool.metadata.name})
+            log.info(
+                "nodepool node limit reached, so nodeclaims are not created: raise "
+                "spec.limits.nodes of the nodepool, or lower spec.replicas",
+                extra={"NodePool": pool.metadata.name, "nodeclaims": missing - within},
+            )
             return AT_THE_LIMIT
         return PERIOD
 
@@ -140,7 +144,7 @@ class Replication(PortUser):
         if pause:
             await self.recorder.publish(NODE_POOL, pool, "Warning", reason, message)
             fields = {"NodePool": pool.metadata.name, "reason": message}
-            log.info("waiting with the nodeclaims of the nodepool", extra=fields)
+            log.info("creating no nodeclaims for nodepool yet; retrying", extra=fields)
         return pause
 
     async def _unavailable(self, pool: NodePool) -> str:
@@ -219,10 +223,15 @@ class Replication(PortUser):
             raise
         except ApiError as error:
             self.cluster.unmark(metadata.name)
-            log.warning("cannot delete nodeclaim beyond replicas: %s", error, extra=fields)
+            log.warning(
+                "cannot delete nodeclaim beyond spec.replicas of its nodepool; trying another "
+                "one: %s",
+                error,
+                extra=fields,
+            )
             return False
         self.metrics.disrupted(claim, "overprovisioned", pods=self.cluster.moving_from(claim))
-        log.info("deleting nodeclaim beyond replicas", extra=fields)
+        log.info("deleting nodeclaim beyond spec.replicas of its nodepool", extra=fields)
         return True
 
     def _rank(self, node: StateNode, is_replaced: bool) -> Rank:

@@ -111,7 +111,8 @@ class Eviction(PortUser):
                 grace_period_seconds=grace,
             )
         except (NotFoundError, ConflictError):
-            log.debug("pod is already deleted or replaced", extra={"Pod": pod.key})
+            fields = {"Pod": pod.key, "Node": node.metadata.name}
+            log.debug("pod is already deleted or replaced", extra=fields)
         forced[pod.metadata.uid] = deadline
 
 

@@ -93,7 +93,8 @@ class GangRestart(PortUser):
             del restarts.left[uid]
             message = f"Gang {gang} lost pods on node {node.metadata.name} and restarts as a whole"
             await self.recorder.publish(POD, now, "Normal", "GangRestarted", message)
-            log.info("evicted pod of a gang that restarts", extra={"Pod": now.key, "gang": gang})
+            fields = {"Pod": now.key, "gang": gang, "Node": node.metadata.name}
+            log.info("evicted pod, because its gang lost pods on node and restarts", extra=fields)
 
 
 def _lost_at(pod: Pod) -> datetime | None:

@@ -103,7 +103,12 @@ class Reboots(PortUser):
         except CloudProviderError as error:
             log.warning(
                 "cannot reboot instance; retrying",
-                extra={"NodeClaim": claim.metadata.name, "error": str(error)},
+                extra={
+                    "NodeClaim": claim.metadata.name,
+                    "Node": node.metadata.name,
+                    "provider-id": claim.status.provider_id,
+                    "error": str(error),
+                },
             )
             return POLL
         return await self._issued(claim, node, asked)
@@ -143,7 +148,13 @@ class Reboots(PortUser):
             self.ports, claim, REBOOTING, "True",
             reason="RebootIssued", message=asked.message, now=now,
         )  # fmt: skip
-        log.info("rebooting instance", extra={"NodeClaim": claim.metadata.name})
+        fields = {
+            "NodeClaim": claim.metadata.name,
+            "Node": node.metadata.name,
+            "provider-id": claim.status.provider_id,
+            "why": asked.message,
+        }
+        log.info("rebooting instance", extra=fields)
         await self._forget_initialization(node)
         return POLL
 
@@ -202,9 +213,13 @@ class Reboots(PortUser):
             return
         if not await delete(self.api, NODE_CLAIM, claim):
             return
-        log.info(
-            "reboot failed, replacing node", extra={"NodeClaim": claim.metadata.name, "why": why}
-        )
+        fields = {
+            "NodeClaim": claim.metadata.name,
+            "Node": claim.status.node_name,
+            "provider-id": claim.status.provider_id,
+            "why": why,
+        }
+        log.info("reboot failed, replacing node", extra=fields)
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", "RebootFailed", why)
         self._count(claim, result)
 
@@ -215,7 +230,12 @@ class Reboots(PortUser):
             self.ports, claim, REBOOTING, "False",
             reason=reason, message=message, now=self.clock(),
         )  # fmt: skip
-        log.info("rebooted instance", extra={"NodeClaim": claim.metadata.name})
+        fields = {
+            "NodeClaim": claim.metadata.name,
+            "Node": claim.status.node_name,
+            "provider-id": claim.status.provider_id,
+        }
+        log.info("rebooted instance", extra=fields)
 
     def _count(self, claim: NodeClaim, result: str) -> None:
         self._tried.pop(claim.metadata.uid, None)

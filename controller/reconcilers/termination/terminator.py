@@ -98,7 +98,8 @@ class Terminator(PortUser):
         return None
 
     async def _delete_claim(self, claim: NodeClaim) -> None:
-        log.info("deleting nodeclaim of deleted node", extra={"NodeClaim": claim.metadata.name})
+        fields = {"NodeClaim": claim.metadata.name, "Node": claim.status.node_name}
+        log.info("deleting nodeclaim of deleted node", extra=fields)
         await delete(self.api, NODE_CLAIM, claim)
 
     async def _instance_is_gone(self, node: Node) -> bool:
@@ -116,7 +117,11 @@ class Terminator(PortUser):
             # Evictions do not depend on EC2, and pods should leave an impaired zone.
             log.warning(
                 "cannot check whether the instance exists; draining the node",
-                extra={"Node": node.metadata.name, "error": str(error)},
+                extra={
+                    "Node": node.metadata.name,
+                    "provider-id": node.spec.provider_id,
+                    "error": str(error),
+                },
             )
         return False
 
@@ -132,7 +137,8 @@ class Terminator(PortUser):
             "metadata": {"labels": {labels.EXCLUDE_FROM_LOAD_BALANCERS: "karpenter"}},
         }
         updated = await patched(self.ports, NODE, node, patch)
-        log.info("tainted node", extra={"Node": node.metadata.name})
+        fields = {"Node": node.metadata.name, "taint.Key": DISRUPTED.key}
+        log.info("tainted node", extra=fields)
         return updated
 
     async def _drained(
