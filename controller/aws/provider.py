@@ -562,8 +562,8 @@ def _quota(mark: QuotaMark) -> str:
 def _log_failure(exc: Exception) -> None:
     if isinstance(exc, RequestError):
         log.error(
-            "AWS rejected a request of the controller as invalid; this is a bug of Joiner: report "
-            "it, with the error",
+            "the controller did not send an invalid request to AWS; this is a bug of Joiner: "
+            "please report it, with the error",
             extra={"error": str(exc)},
         )
     elif isinstance(exc, CloudProviderError):
