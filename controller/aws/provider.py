@@ -562,8 +562,8 @@ def _quota(mark: QuotaMark) -> str:
 def _log_failure(exc: Exception) -> None:
     if isinstance(exc, RequestError):
         log.error(
-            "the controller did not send an invalid request to AWS; this is a bug of Joiner: "
-            "please report it, with the error",
+            "a request to AWS is invalid and was not sent; this is a bug of Joiner: please report "
+            "it, with the error",
             extra={"error": str(exc)},
         )
     elif isinstance(exc, CloudProviderError):
