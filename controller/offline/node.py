@@ -96,7 +96,9 @@ def _explanation(world: World, node: str, chosen: argparse.Namespace) -> NodeExp
     expired = deadline(time.perf_counter() + chosen.time_limit)
     explanation = explained(problem, node, expired=expired)
     if explanation is None:
-        raise CommandError(f'node "{chosen.node}" not found')
+        raise CommandError(
+            f'node "{chosen.node}" not found: give the name of a Node or of its NodeClaim'
+        )
     return explanation
 
 

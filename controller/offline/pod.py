@@ -46,7 +46,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     if pod is None:
         running = {each.key: each.spec.node_name for each in result.world.snapshot.pods}
         if name not in running:
-            raise CommandError(f'pod "{name}" not found')
+            raise CommandError(f'pod "{name}" not found; --namespace selects another namespace')
         if not write_data(chosen.output, {"pod": name, "node": running[name]}):
             print(f"{name} already runs on {running[name]}.")
         return 0

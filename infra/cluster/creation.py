@@ -382,7 +382,12 @@ def refuse_foreign_cluster(
     except ClusterGoneError:
         return
     except (BotoCoreError, ClientError) as exc:
-        raise ConfigError([f"{setting}: EKS does not describe the cluster: {exc}"]) from exc
+        raise ConfigError(
+            [
+                f"{setting}: EKS does not describe the cluster: {exc}. Check the credentials "
+                "(aws sts get-caller-identity shows whose they are) and joiner:region"
+            ]
+        ) from exc
     if tags.get(labels.TAG_INSTALLATION) != installation:
         raise ConfigError(
             [

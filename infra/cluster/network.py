@@ -263,7 +263,12 @@ def zones_in_use(location: ClusterLocation, installation: str) -> dict[str, str]
         pages = location.client("ec2").get_paginator("describe_subnets").paginate(Filters=asked)
         subnets = [subnet for page in pages for subnet in page["Subnets"]]
     except (BotoCoreError, ClientError) as exc:
-        raise ConfigError([f"cannot list the subnets: {exc}"]) from exc
+        raise ConfigError(
+            [
+                f"EC2 does not list the subnets of the stack: {exc}. Check the credentials, which "
+                "need ec2:DescribeSubnets, and joiner:region"
+            ]
+        ) from exc
     return {subnet["CidrBlock"]: subnet["AvailabilityZone"] for subnet in subnets}
 
 

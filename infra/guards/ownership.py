@@ -223,7 +223,10 @@ def refuse_other_account(location: ClusterLocation, account: str) -> None:
         ours = location.client("sts").get_caller_identity()["Account"]
     except (BotoCoreError, ClientError) as exc:
         raise ConfigError(
-            [f"STS does not return the account of the current AWS credentials: {exc}"]
+            [
+                f"STS does not return the account of the current AWS credentials: {exc}. Renew the "
+                "credentials (aws sts get-caller-identity checks them) and run Pulumi again"
+            ]
         ) from exc
     if ours != account:
         raise ConfigError(

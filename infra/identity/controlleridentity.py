@@ -64,7 +64,7 @@ def refuse_unusable_provider(
         raise ConfigError(
             [
                 f"joiner:identity='irsa' cannot be used: the cluster {place.cluster_name} has no "
-                "OIDC issuer; use pod-identity"
+                "OIDC issuer; set it to pod-identity"
             ]
         )
     arn = provider_arn(place, issuer)

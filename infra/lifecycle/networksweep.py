@@ -194,8 +194,8 @@ def sweep(contents: VpcContents, *, clock: Clock = time, say: Callable[[str], No
         if clock.monotonic() >= deadline:
             titles = ", ".join(one.title for one in found)
             raise NotReleasedError(
-                f"not deleted from the VPC within {SWEEP_SECONDS:.0f} s: {titles}. "
-                f"{'; '.join(refusals)}".strip()
+                f"AWS did not delete these from the VPC within {SWEEP_SECONDS:.0f} s: {titles}. "
+                f"Run `pulumi destroy` again. {'; '.join(refusals)}".strip()
             )
         clock.sleep(POLL_SECONDS)
 

@@ -36,7 +36,9 @@ def joiner_args(values: Mapping[str, Any]) -> JoinerArgs:
     """
     given = _read(JoinerArgs, values, "")
     if "cluster" not in given:
-        raise ArgumentError("cluster is missing: allowed is an object with name and region")
+        raise ArgumentError(
+            "cluster is missing: allowed is an object with name and region of the EKS cluster"
+        )
     return JoinerArgs(**{**given, "cluster": _cluster(given["cluster"])})
 
 
@@ -51,7 +53,7 @@ def _cluster(facts: Mapping[str, Any]) -> EksCluster:
         return EksCluster(**facts)
     except TypeError as error:
         raise ArgumentError(
-            f"cluster: {error}. State name and region alone to read the other facts from EKS"
+            f"cluster: {error}. Give only name and region to read the other facts from EKS"
         ) from error
 
 

@@ -128,7 +128,7 @@ def test_only_the_stacks_own_oidc_provider_makes_way_for_its_next_one(
 
 
 def test_a_cluster_without_an_issuer_cannot_do_irsa() -> None:
-    with pytest.raises(ConfigError, match=r"joiner:identity='irsa' .*use pod-identity"):
+    with pytest.raises(ConfigError, match=r"joiner:identity='irsa' .*set it to pod-identity"):
         refuse_unusable_provider("existing", place=PLACE, issuer="", stack=STACK, iam=None)
 
 

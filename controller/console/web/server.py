@@ -140,7 +140,9 @@ def _refusal(request: web.Request, names: frozenset[str], token: str) -> web.Res
         )
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and origin.partition("://")[2] != host:
-        return web.Response(status=403, text="requests of other origins are refused")
+        return web.Response(
+            status=403, text="requests of other origins are refused: open the page itself"
+        )
     if token and request.path not in FILES:
         given = request.headers.get(hdrs.AUTHORIZATION, "")
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):

@@ -270,7 +270,7 @@ def _sufficient(question: Question, lifted: DisruptionProblem) -> Iterator[Chang
         )
     if not question.problem.settings.spot_to_spot:
         yield Change(
-            "set FEATURE_GATES SpotToSpotConsolidation=true",
+            "add SpotToSpotConsolidation=true to FEATURE_GATES",
             lambda problem: replace(problem, settings=replace(problem.settings, spot_to_spot=True)),
         )
     yield from _prices(question, lifted)

@@ -192,8 +192,8 @@ def _question(world: World, chosen: argparse.Namespace, now: datetime | None = N
     problem = translated(problem_of(world, now=at, with_eviction_cost=True))
     if not any(problem.snapshot.instance_types.values()):
         raise CommandError(
-            "the world has no instance types, so there are no prices; `joiner record` needs "
-            "AWS credentials to write them"
+            "the recorded world has no instance types, so there are no prices: run `joiner record` "
+            "with AWS credentials, which it needs to record them"
         )
     return Question(
         problem=problem,
@@ -244,7 +244,9 @@ def _print_pull_request(
 
 def _print_history(chosen: argparse.Namespace) -> int:
     if chosen.diff is not None:
-        raise CommandError("--diff needs one world, not a folder of worlds")
+        raise CommandError(
+            "--diff needs one recorded world: set --world to a file instead of a folder"
+        )
     pools = manifests.read_folder(chosen.pools) if chosen.pools is not None else []
     paths = _by_time(chosen.world)
     recordings: list[Recording] = []
@@ -286,10 +288,13 @@ def _by_time(folder: Path) -> list[tuple[datetime, Path]]:
             worlds.append((_time_in(path.stem), path))
         except ValueError as error:
             raise CommandError(
-                f"{path}: the name has no time such as 2026-11-22T08-00-00Z"
+                f"{path}: the name has no time such as 2026-11-22T08-00-00Z: rename the file"
             ) from error
     if len(worlds) < 2:
-        raise CommandError(f"{folder}: a history needs at least two worlds (*.json)")
+        raise CommandError(
+            f"{folder}: allowed is a folder with at least two recorded worlds, such as "
+            "2026-11-22T08-00-00Z.json"
+        )
     return sorted(worlds)
 
 

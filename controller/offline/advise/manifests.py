@@ -78,11 +78,14 @@ def read_folder(folder: Path) -> list[Wire]:
         for wire in _documents(path):
             pool = _valid(wire, path)
             if pool.metadata.name in found:
-                raise CommandError(f"{path}: NodePool {pool.metadata.name} exists twice")
+                raise CommandError(
+                    f"{path}: NodePool {pool.metadata.name} exists twice: give one of them another "
+                    "name"
+                )
             if is_ours(pool):
                 found[pool.metadata.name] = wire
     if not found:
-        cause = "no NodePool found" if folder.is_dir() else os.strerror(2)
+        cause = "no NodePool found in its YAML files" if folder.is_dir() else os.strerror(2)
         raise CommandError(f"{folder}: {cause}")
     return list(found.values())
 
