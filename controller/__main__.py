@@ -116,7 +116,7 @@ def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Write the state of the cluster as JSON for the other commands, with or without names."""
+    """Write a live cluster as JSON, the input of other commands; `--redact` replaces names."""
     from controller.offline.record import command as offline
 
     return offline.record(argv, environ)

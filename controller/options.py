@@ -65,7 +65,7 @@ class Range:
     maximum: float | timedelta | None = None
 
     def admits(self, value: Any) -> bool:
-        """Whether the value lies between the bounds."""
+        """Whether the value lies within the bounds; the bounds themselves are allowed."""
         return (self.minimum is None or value >= self.minimum) and (
             self.maximum is None or value <= self.maximum
         )

@@ -75,7 +75,7 @@ WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class JoinerArgs(InstallationSettings):
-    """The cluster, its NodePools, and the settings that a stack has too."""
+    """Arguments of `Joiner`: the cluster, its NodePools, and the settings of a stack."""
 
     cluster: EksCluster
     """The cluster that nodes join: an existing one, or one that the program creates. Programs in

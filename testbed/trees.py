@@ -1,4 +1,4 @@
-"""Trees of maps and lists, as in JSON."""
+"""Functions on trees of maps and lists, as in JSON."""
 
 from __future__ import annotations
 

@@ -137,7 +137,10 @@ class FakeApiServer:
     def refuse(
         self, verb: str, error: ApiError, *, kind: Kind[Any] | None = None, times: int = 1
     ) -> None:
-        """Raise an error in the next calls of a verb (`get`, `list`, `create`, `patch`, …)."""
+        """Raise the error in the next `times` calls of a verb (`get`, `list`, `create`, …).
+
+        Only calls for `kind` count; None means calls for any kind.
+        """
         self._refusals.append(_Refusal(verb, kind, error, times))
 
     def break_watches(self) -> None:

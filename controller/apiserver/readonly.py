@@ -1,4 +1,7 @@
-"""A read-only API server, for a controller that must not change the cluster."""
+"""A read-only API server, for a controller that must not change the cluster.
+
+Reads are forwarded. Writes raise ForbiddenError and are not sent.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Surcharges:
 
     @property
     def total(self) -> float:
-        """The sum of all surcharges."""
+        """The sum of all surcharges, in $/h."""
         return self.volumes + self.address + self.fee
 
 

@@ -40,7 +40,10 @@ class _Answer(msgspec.Struct):
 
 
 async def read(url: str, until: datetime, selector: str = "") -> list[Point]:
-    """Return time, cost and lower bound in $/h of the day before `until`, oldest first.
+    """Return the cost of the cluster on the day before `until`, oldest point first.
+
+    A point is the time in RFC 3339, the cost, and the lower bound on the cost of nodes for the same
+    pods; both are in $/h. The lower bound is None if Prometheus has none for the time.
 
     `selector` has label matchers, such as `cluster="prod"`, for a Prometheus of several clusters.
 

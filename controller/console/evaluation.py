@@ -21,13 +21,21 @@ from controller.scheduling.scheduler import schedule
 def planned(
     request: bytes, running: Sequence[int], offer: bytes, seconds: float
 ) -> dict[str, Any] | None:
-    """Return the present decisions; each of three evaluations takes at most `seconds`."""
+    """Return the decisions for a cluster as JSON-ready values.
+
+    These are the disruptions, the lower bound on cost, and the nodes for pending pods. Each of the
+    three is computed in at most `seconds`.
+    """
     problem = solving.received(request, running, offer)
     return None if problem is None else plan(problem, seconds)
 
 
 def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
-    """Return the present decisions; each of three evaluations takes at most `seconds`."""
+    """Return the decisions for a cluster as JSON-ready values.
+
+    These are the disruptions, the lower bound on cost, and the nodes for pending pods. Each of the
+    three is computed in at most `seconds`.
+    """
     course = new_course(problem)
     evaluate(course, seconds)
     course.lower_bound = lower_bound(problem, expired=_within(seconds))

@@ -1,7 +1,8 @@
 """Keeps the displayed data of a cluster up to date, and answers questions about it.
 
-The cluster is read in the process of the user interface, in steps that do not grow with it, or in
-threads. The solver's process evaluates it.
+The process of the user interface reads the cluster. What takes longer in a larger cluster runs in
+threads, so that the event loop is not blocked. The solver's process computes the decisions and the
+answers.
 """
 
 from __future__ import annotations

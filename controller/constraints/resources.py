@@ -32,7 +32,7 @@ def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
 
 
 def parsed_requests(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Return requests parsed from Kubernetes quantities, none of which may be negative.
+    """Return requests parsed from Kubernetes quantities, in thousandths of the unit.
 
     Raises:
         ValueError: one of the values is not a quantity, or negative; the message names the
@@ -120,10 +120,11 @@ def pod_requests(pod: Pod, resized: Mapping[str, Resources] | None = None) -> di
 def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     """Return the effective requests of each container that is being resized in place, by name.
 
-    Amounts are in thousandths. Pod-level requests have the key `WHOLE_POD`. As in kube-scheduler,
-    the largest of three amounts counts until all are equal: the requests of the spec, the requests
-    that the kubelet has allocated, and the requests of the running container. If the kubelet
-    reports the resize as infeasible, the requests of the spec do not count.
+    Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
+    Pod-level requests have the key `WHOLE_POD`. As in kube-scheduler, the largest of three amounts
+    counts until all are equal: the requests of the spec, the requests that the kubelet has
+    allocated, and the requests of the running container. If the kubelet reports the resize as
+    infeasible, the requests of the spec do not count.
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
     reported = {

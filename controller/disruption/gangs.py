@@ -50,11 +50,11 @@ class GangUnit:
         return f"{self.named} {runs} on {len(self.nodes)} nodes, which are disrupted together"
 
     def elsewhere(self, name: str, why: str) -> str:
-        """Return why the unit stays: its node `name` stays for the reason `why`."""
+        """Return why no node of the unit is disrupted: node `name` stays because of `why`."""
         return f"{_sentence(self.together)}; node {name}: {why}"
 
     def evictions(self, why: str) -> str:
-        """Return why the unit stays: its pods cannot be evicted at once, for the reason `why`."""
+        """Return why no node of the unit is disrupted: `why` prevents evicting its pods."""
         return f"The pods of {self.named} are evicted together, but {why}"
 
 

@@ -34,7 +34,7 @@ def mode_of(pool: NodePool, default: Mode) -> Mode:
 
 
 def is_mode(text: str) -> bool:
-    """Whether a text names a mode."""
+    """Whether a text is a disruption mode: `act`, `recommend` or `observe`."""
     return any(text == mode.value for mode in Mode)
 
 

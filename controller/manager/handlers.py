@@ -148,7 +148,7 @@ class NoDiffs(kopf.DiffBaseStorage):
         return kopf.BodyEssence()
 
     def fetch(self, **_: Any) -> None:
-        """Return no earlier state."""
+        """Return None: no earlier state of an object is stored."""
 
     def store(self, **_: Any) -> None:
         """Store nothing."""

@@ -57,8 +57,9 @@ def resident() -> int:
 def frozen_survivors() -> Iterator[None]:
     """Exclude objects that survive a full garbage collection from later ones, within the context.
 
-    A full collection scans the whole mirror, which has no reference cycles, and would block the
-    event loop of a large cluster for hundreds of milliseconds.
+    A full collection scans all objects of the cluster that the controller caches. They have no
+    reference cycles, and the scan of a large cluster would block the event loop for hundreds of
+    milliseconds.
     """
     gc.callbacks.append(_freeze)
     try:

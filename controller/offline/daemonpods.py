@@ -17,7 +17,7 @@ Body = Mapping[str, Any]
 def daemon_pods(
     world: Body, snapshot: Snapshot, nodes: Sequence[StateNode]
 ) -> Iterator[dict[str, Any]]:
-    """Yield, as JSON, the pods that the world's DaemonSets run on these nodes.
+    """Yield, as JSON, the pods that the DaemonSets of a recorded world run on these nodes.
 
     The nodes of a DaemonSet are determined as in a solve. A new pod is a copy of an existing pod of
     the DaemonSet, or of its template.

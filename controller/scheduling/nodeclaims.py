@@ -122,11 +122,11 @@ class ClaimBuilder:
             reservation: the index of the capacity reservation that the node is packed on, or −1.
             pods: the keys of the pods.
             requests: the sum of the pods' requests.
-            needs_numbers: the numbers of the pods' needs.
-            consumed: limits, the amounts that the packed node type uses. They are already
-                subtracted from the remaining limits that the builder was made with.
+            needs_numbers: the results of `needs_number` for the requirements of the pods.
+            consumed: for each limit, the amount that the packed node type uses. The amounts are
+                already subtracted from the remaining limits that the builder was made with.
             annotations: the annotations of the NodeClaim.
-            excluded: rows, the types that must not be listed.
+            excluded: marks the rows of the catalog that must not be listed; None excludes none.
 
         """
         axis = self._catalog.axis

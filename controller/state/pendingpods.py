@@ -90,7 +90,7 @@ class PendingPods:
         )
 
     def becomes_pending(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether a pod is pending after its last change and was not predicted to be.
+        """Whether a pod is pending after a change, which no report on an equal pod predicted.
 
         `before` and `after` are the pod before and after the change; None if it did not exist.
         """

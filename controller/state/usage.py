@@ -99,7 +99,10 @@ def _part(node: StateNode) -> _Part:
 
 
 class Sizes:
-    """The resources that unlaunched nodes of a NodePool may get at most, in thousandths."""
+    """The most of each resource that an unlaunched node of a NodePool can have.
+
+    Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
+    """
 
     def __init__(self, types: Iterable[InstanceType]) -> None:
         """Store the instance types of a pool."""

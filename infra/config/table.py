@@ -44,7 +44,7 @@ TABLE = """\
 
 
 def table() -> str:
-    """Return the page as Markdown."""
+    """Return the page docs/reference/settings.md as Markdown."""
     return HEAD + OF_STACK + _rows(StackConfig) + OF_INSTALLATION + _rows(InstallationSettings)
 
 

@@ -125,8 +125,9 @@ def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str
     its own. This function has the state, and so detects the CRDs of other stacks.
 
     Args:
-        olds: what the state recorded: `shared` with `definitions`; empty for a new stack.
-        news: the same of the program.
+        olds: the properties of the stack's DeletionGuard in the state, empty for a new stack. The
+            names of the CRDs that the stack created are in `shared`, under `definitions`.
+        news: the same properties as the program declares them now.
 
     """
     if os.environ.get(UPSERT, "").lower() == "true":

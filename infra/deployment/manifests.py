@@ -79,7 +79,10 @@ MARK = "HELM"
 
 
 def plain() -> str:
-    """Return the manifest with placeholders, in the namespace kube-system."""
+    """Return manifests/joiner.yaml: the controller's objects, in the namespace kube-system.
+
+    What differs between clusters is a placeholder, such as `${CLUSTER_NAME}`.
+    """
     named = {"namespace": DEFAULTS.namespace, "name": DEFAULTS.name}
     args = _defaults(
         **named,

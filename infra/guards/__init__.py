@@ -1,1 +1,1 @@
-"""Guards that refuse a change before anything happens, and proofs after a destroy."""
+"""Refuse a harmful change before it begins; verify after a destroy that nothing is left."""

@@ -163,7 +163,7 @@ def _kubernetes_module() -> Path:
 
 
 def control_plane() -> Toolset:
-    """Return the set with the API server, its controllers and scheduler, and kubectl.
+    """Return the tool set with the API server, its controllers and scheduler, and kubectl.
 
     It is the set that `kubernetes` returns, unless `$JOINER_KUBERNETES` selects another version.
     """
@@ -203,7 +203,7 @@ def _kubernetes_stamp(version: str) -> str:
 
 
 def kubernetes() -> Toolset:
-    """Return the set with the newest control plane, kubectl, etcd and kwok."""
+    """Return the tool set with the newest control plane, kubectl, etcd and kwok."""
     module = TOOLS / "kubernetes"
     version = pinned(module, "k8s.io/kubernetes")
     etcd = pinned(module, "go.etcd.io/etcd/server/v3")
@@ -236,7 +236,7 @@ def kubernetes() -> Toolset:
 
 
 def pulumi() -> Toolset:
-    """Return the set with the Pulumi engine; its release includes the language hosts."""
+    """Return the tool set with the Pulumi engine; its release includes the language hosts."""
     module = TOOLS / "pulumi"
     version = pinned(module, "github.com/pulumi/pulumi/pkg/v3")
     archive = f"pulumi-{version}-linux-{'x64' if ARCHITECTURE == 'amd64' else ARCHITECTURE}.tar.gz"
@@ -257,17 +257,17 @@ def pulumi() -> Toolset:
 
 
 def prometheus() -> Toolset:
-    """Return the set with `promql`, which evaluates queries and rules as Prometheus does."""
+    """Return the tool set with `promql`, which evaluates queries and rules as Prometheus does."""
     return _own("prometheus", "github.com/prometheus/prometheus", "promql")
 
 
 def helm() -> Toolset:
-    """Return the set with `charts`, which renders charts as Helm does."""
+    """Return the tool set with `charts`, which renders charts as Helm does."""
     return _own("helm", "helm.sh/helm/v3", "charts")
 
 
 def _own(name: str, dependency: str, binary: str) -> Toolset:
-    """Return the set with one program of ours, in the module of a dependency."""
+    """Return the tool set with one program of ours, in the module of a dependency."""
     module = TOOLS / name
     # The hash of a set covers its module, not the sources in it.
     source = hashlib.sha256((module / binary / "main.go").read_bytes()).hexdigest()[:8]

@@ -60,7 +60,9 @@ def document(setting: str) -> Any:
 
 
 def default_constraints(content: Any) -> tuple[TopologySpreadConstraint, ...]:
-    """Return the constraints of a parsed configuration, which may be None.
+    """Return the default spread constraints in the parsed content of `SCHEDULER_CONFIG`.
+
+    The result is empty if `content` is None, as `document` returns it for an empty setting.
 
     Raises:
         ValueError: the content is invalid; the message names the field.

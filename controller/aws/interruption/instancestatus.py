@@ -68,7 +68,7 @@ def _is_pending(event: Mapping[str, Any]) -> bool:
 
 
 class InstanceStatuses:
-    """Holds the notices of EC2's findings until they are acknowledged."""
+    """Holds the notices of failed status checks and scheduled events until acknowledged."""
 
     def __init__(self, aws: Aws) -> None:
         self._aws = aws

@@ -1,1 +1,5 @@
-"""The command `record`: a recorded world of a live cluster, redacted if the user asks for it."""
+"""The command `record`: writes a live cluster as JSON, with names replaced on request.
+
+The JSON is called a world: everything that a solve reads. Other commands read it in place of a
+live cluster.
+"""

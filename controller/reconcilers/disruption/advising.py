@@ -149,7 +149,7 @@ class Advisor:
         return await self.advice.update(problem, report, self._add, self._withdraw)
 
     async def withdraw_all(self, why: str) -> None:
-        """Withdraw every advised command, because no NodePool is in this mode."""
+        """Withdraw every advised command, because no NodePool has this disruption mode."""
         await self.advice.clear(why, self._withdraw)
 
     async def _add(self, command: Command) -> None:

@@ -30,7 +30,11 @@ class SolveInput:
     revision: int
 
     def is_the_same_as(self, other: SolveInput) -> bool:
-        """Whether the other input has the same results, because nothing relevant changed."""
+        """Whether a solve of the other input has the same results.
+
+        It has if the revision of the cached cluster, the pods, the NodePools and the instance types
+        are equal.
+        """
         return self._relevant() == other._relevant()
 
     def _relevant(self) -> tuple[object, ...]:

@@ -221,10 +221,11 @@ class WholeProgram:
         self._add_pairs(initial_pairs)
 
     def bound(self, expired: Callable[[], bool]) -> float:
-        """Return the best lower bound of all solutions of the program.
+        """Return the highest lower bound that a solution of the program proves, in $/h.
 
-        The program is solved until no pair, node type or inequality is missing. Every solution
-        proves a bound: its duals, extended to all node types, are a feasible dual.
+        The program is solved again until no pair of class and node type, no node type and no
+        inequality is missing. Every solution proves a bound: its duals, extended to all node types,
+        are a feasible dual.
         """
         best = 0.0
         for _ in range(MAX_ROUNDS):

@@ -144,15 +144,15 @@ class ProblemBuilder:
         more: tuple[Matrix, Matrix] | None = None,
         proving: bool = False,
     ) -> tuple[PackingProblem, Indices]:
-        """Return the packing problem of these classes, and the node types of `variants` in it.
+        """Return the packing problem of these classes, and the indices of its node types.
 
         Args:
-            classes: the demand.
-            left: limits, the remaining amounts.
-            keep: node types that the problem must contain.
+            classes: the packing classes, with the numbers of their units.
+            left: the remaining amount of each limit.
+            keep: indices of node types that the problem must contain.
             more: amounts of further resources that classes request (classes × further) and that
                 node types have (node types × further). By default there is one further resource,
-                which only exclusive classes request.
+                which only `exclusive` classes request and of which each node has one.
             proving: keep every node type that could lower the cost, so that a lower bound on this
                 problem holds for all node types.
 

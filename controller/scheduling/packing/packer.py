@@ -516,10 +516,11 @@ class FilledNodes:
 
 @dataclass(frozen=True, slots=True)
 class FillCache:
-    """The last filling of each node type.
+    """How a node of each node type was filled last.
 
-    `filled`: node types × classes, units on the node. `score`: node types, price per value; 0 if
-    the node type has not been filled yet.
+    `filled`: node types × classes, units on the node. `score`: node types, the price of the node
+    divided by the value of its pods at the dual prices, 1 being the best; 0 if the node type has
+    not been filled yet.
     """
 
     filled: Indices

@@ -47,10 +47,10 @@ class Eligibility:
 
 @dataclass(eq=False, slots=True)
 class PendingGroup:
-    """Pending pods of one class, by their `keys`.
+    """Pending pods of one class (equal pods); `keys` are their keys, `namespace/name`.
 
     * `owned`: the topology groups that the pods state.
-    * `eligible`: the eligible variants in the NodePools of the weight being tried.
+    * `eligible`: marks the variants that the pods may use, in NodePools of the weight being tried.
     * `tiers`: the NodePool weights that are still to be tried.
     """
 

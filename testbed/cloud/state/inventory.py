@@ -148,7 +148,7 @@ class LaunchTemplate:
         return self.versions[-1].number
 
     def version(self, wanted: str | None) -> Version:
-        """Return a version by number, `$Latest` or `$Default`.
+        """Return a version of the launch template by number, `$Latest` or `$Default` (also None).
 
         Raises AwsError if it does not exist.
         """

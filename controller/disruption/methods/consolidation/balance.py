@@ -61,7 +61,11 @@ class Totals:
         return all(verdict.decision == "approved" for verdict in self.verdicts(group))
 
     def verdicts(self, group: Group) -> list[Verdict]:
-        """Return the verdict of each NodePool of the group's nodes."""
+        """Return whether the consolidation policy of each affected NodePool approves the group.
+
+        There is one verdict per NodePool of the group's nodes. Policies other than Balanced
+        approve every group.
+        """
         verdicts = []
         for name, pool in {
             candidate.pool: candidate.node_pool for candidate in group.leaving
