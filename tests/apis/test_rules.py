@@ -437,32 +437,10 @@ def interfaces(*triples: tuple[int, int, str]) -> list[dict[str, Any]]:
 
 
 AMIS, SUBNETS, GROUPS = "amiSelectorTerms", "subnetSelectorTerms", "securityGroupSelectorTerms"
-SOFT = {"pid.available": "5%"}
-GRACE = {"pid.available": "1m"}
 
 CLASS_REFUSED: list[tuple[str, Any, str]] = [
-    ("kubelet.maxPods", -1, "maxPods"),
-    ("kubelet.podsPerCore", -1, "podsPerCore"),
-    ("kubelet.evictionHard", {"memory.availabel": "5%"}, "valid keys for evictionHard are"),
-    ("kubelet.evictionHard", {"memory.available": "5 percent"}, "evictionHard"),
-    ("kubelet.evictionHard", {"memory.available": "101%"}, "evictionHard"),
-    ("kubelet.evictionHard", {"memory.available": ""}, "evictionHard"),
-    ("kubelet", {"evictionSoft": {"memory": "5%"}}, "valid keys for evictionSoft are"),
-    ("kubelet", {"evictionSoft": SOFT}, "evictionSoft OwnerKey does not have a matching"),
-    (
-        "kubelet",
-        {"evictionSoftGracePeriod": GRACE},
-        "evictionSoftGracePeriod OwnerKey does not have a matching",
-    ),
-    ("kubelet.kubeReserved", {"gpu": "1"}, "valid keys for kubeReserved are"),
-    ("kubelet.systemReserved", {"cpu": "-100m"}, "systemReserved value cannot be a negative"),
-    ("kubelet.imageGCHighThresholdPercent", 101, "imageGCHighThresholdPercent"),
-    ("kubelet.imageGCLowThresholdPercent", -1, "imageGCLowThresholdPercent"),
-    (
-        "kubelet",
-        {"imageGCHighThresholdPercent": 50, "imageGCLowThresholdPercent": 50},
-        "must be greater than imageGCLowThresholdPercent",
-    ),
+    ("kubelet", "maxPods: 3", "kubelet"),
+    ("kubelet", ["maxPods"], "kubelet"),
     (SUBNETS, ABSENT, SUBNETS),
     (SUBNETS, [], SUBNETS),
     (SUBNETS, [{}], "expected at least one, got none, ['tags', 'id']"),
@@ -582,14 +560,18 @@ CLASS_TAKEN: list[tuple[str, Any]] = [
     ("ipPrefixCount", 2),
     ("userData", "#!/bin/sh"),
     ("tags", {"Name": "node", "team": ""}),
+    ("kubelet", {}),
     ("kubelet", {"maxPods": 60, "evictionHard": {"memory.available": "5%"}, "anyKey": [1, "a"]}),
-    ("kubelet", {"evictionHard": {"nodefs.available": "1Gi", "pid.available": "12.5%"}}),
-    ("kubelet", {"evictionSoft": SOFT, "evictionSoftGracePeriod": GRACE}),
-    ("kubelet", {"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 70}),
-    ("kubelet", {"kubeReserved": {"cpu": "100m", "pid": "1000"}, "systemReserved": {}}),
     ("kubelet", {"systemReserved": {"memory": "max(100, memory_mib / 64)"}}),
-    # The schema accepts strings here, as in Karpenter 1.15; the controller validates them.
-    ("kubelet", {"podsPerCore": "ten", "maxPods": "ten"}),
+    # The API server accepts any map, as in Karpenter 1.15; the controller validates it.
+    ("kubelet", {"podsPerCore": "ten", "maxPods": -1}),
+    ("kubelet", {"imageGCHighThresholdPercent": 10, "imageGCLowThresholdPercent": 60}),
+    ("kubelet", {"imageGCHighThresholdPercent": 101, "imageGCLowThresholdPercent": -1}),
+    ("kubelet", {"evictionHard": {"memory.availabel": "5 percent"}}),
+    ("kubelet", {"evictionSoft": {"pid.available": "5%"}}),
+    ("kubelet", {"evictionSoftGracePeriod": {"pid.available": "-1m"}}),
+    ("kubelet", {"kubeReserved": {"gpu": "1"}, "systemReserved": {"cpu": "-100m"}}),
+    ("kubelet", {"kubeReserved": "all", "evictionHard": [{"a": {"b": [None, 1.5]}}]}),
     ("blockDeviceMappings", disk(volumeSize="59000Gi", volumeType="gp3", iops=3000)),
     ("blockDeviceMappings", disk(volumeSize="64T")),
     ("blockDeviceMappings", disk(snapshotID="snap-1", volumeInitializationRate=300)),

@@ -159,7 +159,7 @@ async def test_without_the_gate_a_class_with_an_expression_is_not_ready(
             "KubeletExpressionEvaluationFailed",
             "spec.kubelet.kubeReserved.cpu: 'vcpus * 10 - 30' for ",
         ),
-        ({"kubeReserved": {"cpu": "-1"}}, "InvalidKubeletConfiguration", "kubeReserved.cpu"),
+        ({"kubeReserved": {"cpu": "-1"}}, "InvalidKubeletConfiguration", "kubeReserved[cpu]"),
     ],
 )
 async def test_a_nodeclass_names_the_invalid_expression(

@@ -11,10 +11,14 @@ from controller.apis.karpenter.ec2nodeclass import (
     PlacementGroupSelector,
     SelectorTerm,
 )
-from controller.apis.kubernetes.conditions import Condition, find
+from controller.apis.kubernetes.conditions import LONGEST_MESSAGE, Condition, find
 from controller.aws.nodeclass.amis import CUSTOM_PERIOD
 from controller.aws.provider import AWSCloudProvider
-from controller.cloudprovider.errors import CloudProviderError, ThrottledError
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    NodeClassNotReadyError,
+    ThrottledError,
+)
 from tests.aws.builders import CLUSTER, NOW, ROLE, Clock, make_claim, make_node_class, ready
 from tests.aws.conftest import Region
 from tests.builders import changed
@@ -115,15 +119,22 @@ async def test_a_second_reconciliation_changes_nothing(provider: AWSCloudProvide
             {"kubelet": {"kubeReserved": {"cpu": "-1"}}},
             "ValidationSucceeded",
             "InvalidKubeletConfiguration",
-            "spec.kubelet.kubeReserved.cpu",
+            'spec.kubelet.kubeReserved[cpu]: "-1" can\'t be a negative resource quantity',
             id="a kubelet setting out of range",
         ),
         pytest.param(
             {"kubelet": {"authentication": {"webhook": {"cacheTtl": "1m"}}}},
             "ValidationSucceeded",
             "InvalidKubeletConfiguration",
-            "spec.kubelet.authentication.webhook.cacheTtl is not a field",
+            'spec.kubelet: unknown field "authentication.webhook.cacheTtl"',
             id="a kubelet setting that does not exist",
+        ),
+        pytest.param(
+            {"kubelet": {"imageGCHighThresholdPercent": -10, "evictionHard": {"memory": "5%"}}},
+            "ValidationSucceeded",
+            "InvalidKubeletConfiguration",
+            "; spec.kubelet.imageGCHighThresholdPercent: -10 must be between 0 and 100",
+            id="two kubelet settings, each with a mistake",
         ),
         pytest.param(
             {
@@ -157,6 +168,27 @@ async def test_a_nodeclass_without_a_resource_reports_what_to_change(
     assert condition(node_class, "Ready").is_false
     if kind != "ValidationSucceeded":
         assert condition(node_class, "ValidationSucceeded").reason == "DependenciesNotReady"
+
+
+async def test_no_instance_is_launched_with_invalid_kubelet_settings(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider, kubelet={"evictionHard": ["5%"], "maxPods": -1})
+
+    with pytest.raises(NodeClassNotReadyError, match="evictionHard"):
+        await provider.instance_types(node_class)
+    with pytest.raises(NodeClassNotReadyError, match="default is not ready"):
+        await provider.launch(make_claim(), node_class)
+    assert region.as_kubelets_see_them() == []
+
+
+async def test_thousands_of_mistakes_fit_into_the_condition(provider: AWSCloudProvider) -> None:
+    node_class = await ready(provider, kubelet={f"unknown{n}": n for n in range(2000)})
+
+    message = condition(node_class, "ValidationSucceeded").message
+
+    assert message.startswith('spec.kubelet: unknown field "unknown0"')
+    assert len(message) == LONGEST_MESSAGE
 
 
 NAMELESS = SelectorTerm()

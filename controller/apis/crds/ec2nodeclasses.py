@@ -11,13 +11,12 @@ from controller.apis.crds.definitions import AGE, Column, condition, definition
 from controller.apis.crds.schemas import (
     INT32,
     INT64,
-    QUANTITY,
     Schema,
+    anything,
     array,
     boolean,
     default_of,
     fields,
-    int_or_string,
     integer,
     mapping,
     rule,
@@ -25,9 +24,7 @@ from controller.apis.crds.schemas import (
 )
 from controller.apis.karpenter.ec2nodeclass import (
     CUSTOM,
-    EVICTION_SIGNALS,
     FAMILY_OF_ALIAS,
-    RESERVABLE,
     CapacityReservationStatus,
     EC2NodeClassSpec,
     MetadataOptions,
@@ -427,100 +424,19 @@ def _network_interfaces() -> Schema:
 
 
 def _kubelet() -> Schema:
-    return fields(
-        "Configuration of the kubelet: fields of KubeletConfiguration v1beta1. The schema checks "
-        "the fields below; the controller checks all others and reports errors in the condition "
-        "ValidationSucceeded.",
-        others=True,
-        clusterDNS=array("IP addresses of the cluster's DNS servers.", {"type": "string"}),
-        cpuCFSQuota=boolean("Whether the kubelet enforces CPU limits of containers by CFS quota."),
-        evictionHard=_thresholds(
-            "evictionHard", "Hard eviction thresholds by signal; the kubelet evicts at once."
-        ),
-        evictionMaxPodGracePeriod=integer(
-            "Longest grace period, in seconds, of pods that soft eviction terminates.",
-            form=INT32,
-        ),
-        evictionSoft=_thresholds(
-            "evictionSoft",
-            "Soft eviction thresholds by signal; the kubelet evicts after the grace period.",
-        ),
-        evictionSoftGracePeriod=_named(
-            "evictionSoftGracePeriod",
-            "Grace period of each soft eviction threshold, such as 1m30s.",
-            {"type": "string"},
-        ),
-        imageGCHighThresholdPercent=_percent(
-            "Disk usage in percent above which the kubelet removes unused images."
-        ),
-        imageGCLowThresholdPercent=_percent(
-            "Disk usage in percent down to which the kubelet removes unused images."
-        ),
-        kubeReserved=_reserved(
-            "kubeReserved", "Resources reserved for Kubernetes system components."
-        ),
-        maxPods=_count(
-            "Maximum number of pods on a node. With the feature gate NodeClassCEL it may be an "
-            "expression, such as `(default_enis - 1) * (ips_per_eni - 1) + 2`."
-        ),
-        podsPerCore=_count("Maximum number of pods for each CPU core; maxPods limits it."),
-        systemReserved=_reserved(
-            "systemReserved", "Resources reserved for OS system daemons and kernel memory."
-        ),
-        rules=[
-            rule(
-                "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent)"
-                " || self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
-                "imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent",
-            ),
-            *(
-                rule(
-                    f"!has(self.{signals}) || self.{signals}.all(k, "
-                    f"has(self.{named}) && k in self.{named})",
-                    f"{signals} OwnerKey does not have a matching {named}",
-                )
-                for signals, named in (
-                    ("evictionSoft", "evictionSoftGracePeriod"),
-                    ("evictionSoftGracePeriod", "evictionSoft"),
-                )
-            ),
-        ],
+    # As in Karpenter 1.15, the API server accepts any map. The fields of the kubelet differ between
+    # its versions, and the controller knows more of them than a schema could say.
+    return mapping(
+        "Configuration of the kubelet: fields of KubeletConfiguration v1beta1. With AL2023 any of "
+        "them can be set. The other AMI families support clusterDNS (one address), cpuCFSQuota, "
+        "evictionHard, evictionMaxPodGracePeriod, evictionSoft, evictionSoftGracePeriod, "
+        "imageGCHighThresholdPercent, imageGCLowThresholdPercent, kubeReserved, maxPods, "
+        "podsPerCore (not Bottlerocket) and systemReserved. With the feature gate NodeClassCEL, "
+        "maxPods and the quantities of kubeReserved and systemReserved may be expressions, such as "
+        "`(default_enis - 1) * (ips_per_eni - 1) + 2`. The API server accepts any map; the "
+        "controller validates it, and reports errors in the condition ValidationSucceeded.",
+        anything(),
     )
-
-
-def _count(about: str) -> Schema:
-    # The schema accepts any text and the controller validates it, as in Karpenter 1.15.
-    return int_or_string(about, minimum=0, maximum=2**31 - 1)
-
-
-def _percent(about: str) -> Schema:
-    return integer(about, form=INT32, minimum=0, maximum=100)
-
-
-def _thresholds(name: str, about: str) -> Schema:
-    percent = r"(\d{1,2}(\.\d{1,2})?|100(\.0{1,2})?)%"
-    return _named(name, about, {"type": "string", "pattern": rf"^({percent}|{QUANTITY})$"})
-
-
-def _named(name: str, about: str, values: Schema) -> Schema:
-    return _keyed(name, about, values, EVICTION_SIGNALS)
-
-
-def _reserved(name: str, about: str) -> Schema:
-    # With the feature gate NodeClassCEL, a quantity may be an expression; the controller
-    # distinguishes them.
-    amounts = {"type": "string"}
-    negative = rule(
-        "self.all(k, !self[k].startsWith('-'))",
-        f"{name} value cannot be a negative resource quantity",
-    )
-    return _keyed(name, about, amounts, RESERVABLE, negative)
-
-
-def _keyed(name: str, about: str, values: Schema, allowed: Sequence[str], *rules: Schema) -> Schema:
-    keys = ",".join(f"'{key}'" for key in allowed)
-    known = rule(f"self.all(k, k in [{keys}])", f"valid keys for {name} are [{keys}]")
-    return mapping(about, values, rules=[known, *rules])
 
 
 def _connection_tracking() -> Schema:

@@ -19,7 +19,7 @@ INT32 = "int32"
 INT64 = "int64"
 
 _NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
-QUANTITY = rf"(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?"
+_QUANTITY = rf"(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?"
 """The pattern of a quantity such as `1500m` or `2Gi`, without start and end anchors."""
 
 
@@ -92,17 +92,15 @@ def fields(
     required: Sequence[str] = (),
     default: dict[str, Any] | None = None,
     rules: Sequence[Schema] = (),
-    others: bool = False,
     **properties: Schema,
 ) -> Schema:
-    """Return the schema of an object with these fields; `others` keeps unknown fields."""
+    """Return the schema of an object with these fields."""
     return _schema(
         "object",
         about,
         default=default,
         required=list(required) or None,
         properties=properties,
-        kubernetes={"preserve-unknown-fields": True} if others else {},
         rules=rules,
     )
 
@@ -150,17 +148,16 @@ def array(
     )
 
 
+def anything() -> Schema:
+    """Return the schema of any value."""
+    return {"x-kubernetes-preserve-unknown-fields": True}
+
+
 def quantity() -> Schema:
     """Return the schema of a Kubernetes quantity: a number, or text such as `1500m` or `2Gi`."""
-    return int_or_string(pattern=rf"^{QUANTITY}$")
-
-
-def int_or_string(about: str = "", **facets: Any) -> Schema:
-    """Return the schema of a whole number or text; `facets` are further keys of the schema."""
     return {
-        **({"description": about} if about else {}),
         "anyOf": [{"type": "integer"}, {"type": "string"}],
-        **facets,
+        "pattern": rf"^{_QUANTITY}$",
         "x-kubernetes-int-or-string": True,
     }
 

@@ -51,9 +51,12 @@ EVICTION_SIGNALS = (
     "nodefs.inodesFree",
     "imagefs.available",
     "imagefs.inodesFree",
+    "containerfs.available",
+    "containerfs.inodesFree",
+    "allocatableMemory.available",
     "pid.available",
 )
-"""Eviction signals that the kubelet supports."""
+"""Eviction signals that the kubelet accepts. With any other signal it does not start."""
 
 
 class SelectorTerm(Wire):

@@ -10,6 +10,9 @@ from controller.apis.kubernetes.meta import Wire
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
+LONGEST_MESSAGE = 32768
+"""The number of characters that the API server accepts in a message."""
+
 
 class Condition(Wire, omit_defaults=False):
     """A condition; `last_transition_time` changes only when `status` does."""
@@ -57,7 +60,8 @@ def with_condition(
 ) -> list[Condition]:
     """Return the conditions with that of type `kind` set.
 
-    Its transition time changes only with its status. An empty reason becomes `kind`.
+    Its transition time changes only with its status. An empty reason becomes `kind`. A message
+    that is longer than the API server accepts is cut.
     """
     before = find(conditions, kind)
     since = before.last_transition_time if before and before.status == status else now
@@ -65,7 +69,7 @@ def with_condition(
         type=kind,
         status=status,
         reason=reason or kind,
-        message=message,
+        message=message[:LONGEST_MESSAGE],
         last_transition_time=since,
         observed_generation=generation,
     )

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
 
 from controller.apis.karpenter.ec2nodeclass import EVICTION_SIGNALS, RESERVABLE
 from controller.apis.kubernetes.quantities import parse
 from controller.aws.bootstrap.families import Family
-from controller.aws.bootstrap.kubeletexpressions import expressions, is_quantity
-from controller.aws.bootstrap.kubeletfields import DURATION, invalid_field
+from controller.aws.bootstrap.kubeletexpressions import RESERVATIONS, expressions, is_quantity
+from controller.aws.bootstrap.kubeletfields import DURATION, invalid_fields
 
-COUNTS = ("maxPods", "podsPerCore", "evictionMaxPodGracePeriod")
+COUNTS = ("podsPerCore", "evictionMaxPodGracePeriod", "maxPods")
 PERCENTAGES = ("imageGCHighThresholdPercent", "imageGCLowThresholdPercent")
+GRACE_PERIODS = "evictionSoftGracePeriod"
 
-_NO_TEXT = "is not a string: put it in quotes"
+MOST = 2**31 - 1
+"""The kubelet's largest whole number."""
+
+LONGEST = 100
+"""The number of characters of a value that a message shows."""
+
+_SHARE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?%")
+_NO_TEXT = "must be a string: put it in quotes"
+_NO_THRESHOLD = "must be a percentage or a resource quantity"
+_NEGATIVE = "can't be a negative resource quantity"
 
 PORTABLE = frozenset(
     {
@@ -37,11 +48,11 @@ PORTABLE = frozenset(
 
 
 def problems(kubelet: Mapping[str, Any]) -> list[str]:
-    """Return the settings that the kubelet would reject, each with the reason.
+    """Return the settings that the kubelet would reject or replace, each with the reason.
 
-    Expressions are not validated.
+    Expressions are not validated. The messages are Karpenter's where it has one.
     """
-    return [f"spec.kubelet.{problem}" for problem in _problems(kubelet)]
+    return [f"spec.kubelet{problem}" for problem in _problems(kubelet)]
 
 
 def closed(kubelet: Mapping[str, Any]) -> str:
@@ -62,7 +73,7 @@ def unsupported(kubelet: Mapping[str, Any], family: Family) -> list[str]:
     if family.name in ("AL2023", "Custom"):
         return []
     fields = sorted(set(kubelet) - PORTABLE)
-    if not family.supports_pods_per_core and kubelet.get("podsPerCore"):
+    if not family.supports_pods_per_core and kubelet.get("podsPerCore") is not None:
         fields.append("podsPerCore")
     if len(kubelet.get("clusterDNS") or []) > 1:
         fields.append("clusterDNS with more than one address")
@@ -70,79 +81,106 @@ def unsupported(kubelet: Mapping[str, Any], family: Family) -> list[str]:
 
 
 def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
-    unreadable = invalid_field(kubelet)
-    if unreadable:
-        yield unreadable
+    yield from invalid_fields(kubelet)
     if "registerWithTaints" in kubelet:
-        yield "registerWithTaints is set by the controller: set taints on the NodePool"
-    for name in ("kubeReserved", "systemReserved"):
-        yield from _amounts(name, kubelet.get(name), RESERVABLE)
-    for name in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
-        yield from _signals(name, kubelet.get(name), _threshold)
-    yield from _signals("evictionSoftGracePeriod", kubelet.get("evictionSoftGracePeriod"), _grace)
-    soft, grace = kubelet.get("evictionSoft") or {}, kubelet.get("evictionSoftGracePeriod") or {}
-    if isinstance(soft, Mapping) and isinstance(grace, Mapping) and set(soft) != set(grace):
-        yield "evictionSoft and evictionSoftGracePeriod must have the same signals as keys"
+        yield (
+            ".registerWithTaints: can't be set, the controller sets it from the NodeClaim's "
+            "taints; set spec.template.spec.taints of the NodePool"
+        )
+    for name in ("evictionHard", "evictionSoft", GRACE_PERIODS, "evictionMinimumReclaim"):
+        yield from _signals(name, kubelet.get(name))
+    yield from _unmatched("evictionSoft", GRACE_PERIODS, kubelet)
+    yield from _unmatched(GRACE_PERIODS, "evictionSoft", kubelet)
+    for name in RESERVATIONS:
+        yield from _amounts(name, kubelet.get(name))
+    for name in PERCENTAGES:
+        yield from _whole(name, kubelet.get(name), "must be between 0 and 100", most=100)
     for name in COUNTS:
         if name != "maxPods" or not isinstance(kubelet.get(name), str):
-            yield from _whole(name, kubelet.get(name), 2**31 - 1)
-    for name in PERCENTAGES:
-        yield from _whole(name, kubelet.get(name), 100)
+            yield from _whole(name, kubelet.get(name), "can't be negative")
     high, low = (kubelet.get(name) for name in PERCENTAGES)
-    if isinstance(high, int) and isinstance(low, int) and high <= low:
-        yield "imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent"
+    if _is_whole(high) and _is_whole(low) and high <= low:
+        yield (
+            f": imageGCHighThresholdPercent ({high}) must be greater than "
+            f"imageGCLowThresholdPercent ({low})"
+        )
 
 
-def _amounts(name: str, amounts: Any, allowed: tuple[str, ...]) -> Iterator[str]:
-    if amounts is None:
-        return
-    if not isinstance(amounts, Mapping):
-        yield f"{name} must be a map from resource to quantity"
-        return
-    for key, amount in amounts.items():
-        if key not in allowed:
-            yield f"{name}: {key!r} is not one of {', '.join(allowed)}"
-        elif not isinstance(amount, str):
-            yield f"{name}.{key}: {amount!r} {_NO_TEXT}"
-        elif is_quantity(amount) and not _is_amount(amount):
-            yield f"{name}.{key}: {amount!r} is not a quantity of at least 0, such as 100m or 1Gi"
-
-
-def _signals(name: str, values: Any, wrong: Callable[[str], str]) -> Iterator[str]:
+def _signals(name: str, values: Any) -> Iterator[str]:
     if values is None:
         return
     if not isinstance(values, Mapping):
-        yield f"{name} must be a map with eviction signals as keys"
+        yield f".{name}: must be a map with eviction signals as keys"
         return
-    for signal, value in values.items():
+    wrong = _wrong_period if name == GRACE_PERIODS else _wrong_threshold
+    for signal, value in sorted(values.items()):
         if signal not in EVICTION_SIGNALS:
-            yield f"{name}: {signal!r} is not one of {', '.join(EVICTION_SIGNALS)}"
-        elif not isinstance(value, str):
-            yield f"{name}.{signal}: {value!r} {_NO_TEXT}"
-        elif problem := wrong(value):
-            yield f"{name}.{signal}: {value!r} {problem}"
+            yield (
+                f".{name}: {_quoted(signal)} isn't a valid eviction signal, must be one of "
+                f"{', '.join(EVICTION_SIGNALS)}"
+            )
+        if problem := wrong(value) if isinstance(value, str) else _NO_TEXT:
+            yield f".{name}[{_short(signal)}]: {_quoted(value)} {problem}"
 
 
-def _threshold(text: str) -> str:
-    return "" if _is_amount(text) or _is_share(text) else "is neither a quantity nor 0% to 100%"
+def _unmatched(name: str, other: str, kubelet: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each signal of the soft eviction that only one of the two maps has."""
+    signals, others = kubelet.get(name) or {}, kubelet.get(other) or {}
+    if isinstance(signals, Mapping) and isinstance(others, Mapping):
+        for signal in sorted(set(signals) - set(others)):
+            yield f".{name}[{_short(signal)}]: has no matching {other}"
 
 
-def _grace(text: str) -> str:
-    if re.match(DURATION, text) and not text.startswith("-"):
-        return ""
-    return "is not a duration of at least 0, such as 1m30s"
+def _amounts(name: str, amounts: Any) -> Iterator[str]:
+    if amounts is None:
+        return
+    if not isinstance(amounts, Mapping):
+        yield f".{name}: must be a map from resource to quantity"
+        return
+    for resource, amount in sorted(amounts.items()):
+        if resource not in RESERVABLE:
+            yield (
+                f".{name}: {_quoted(resource)} isn't a reservable resource, must be one of "
+                f"{', '.join(RESERVABLE)}"
+            )
+        if not isinstance(amount, str):
+            yield f".{name}[{_short(resource)}]: {_quoted(amount)} {_NO_TEXT}"
+        elif amount.startswith("-"):
+            yield f".{name}[{_short(resource)}]: {_quoted(amount)} {_NEGATIVE}"
 
 
-def _is_amount(text: str) -> bool:
-    return is_quantity(text) and parse(text) >= 0
+def _wrong_threshold(text: str) -> str:
+    if text.endswith("%"):
+        is_share = _SHARE.fullmatch(text) is not None and 0 <= float(text[:-1]) <= 100
+        return "" if is_share else _NO_THRESHOLD
+    if not is_quantity(text):
+        return _NO_THRESHOLD
+    return _NEGATIVE if parse(text) < 0 else ""
 
 
-def _is_share(text: str) -> bool:
-    return re.fullmatch(r"\+?(\d+\.?\d*|\.\d+)%", text) is not None and float(text[:-1]) <= 100
+def _wrong_period(text: str) -> str:
+    if not re.fullmatch(DURATION, text):
+        return "must be a duration, such as 1m30s"
+    return "can't be a negative duration" if text.startswith("-") else ""
 
 
-def _whole(name: str, value: Any, most: int) -> Iterator[str]:
+def _whole(name: str, value: Any, wrong: str, *, most: int = MOST) -> Iterator[str]:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        yield f"{name}: {value!r} is not a whole number from 0 to {most}"
+    if not _is_whole(value) or not -MOST <= value <= MOST:
+        yield f".{name}: {_quoted(value)} must be a whole number, at most {most}"
+    elif not 0 <= value <= most:
+        yield f".{name}: {value} {wrong}"
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _quoted(value: Any) -> str:
+    """Return a value as JSON; long values are cut."""
+    return _short(json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

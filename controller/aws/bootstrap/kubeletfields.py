@@ -8,7 +8,7 @@ its node never joins the cluster. The controller therefore reports such a field 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -22,7 +22,10 @@ DURATION = r"^[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)$"
 _Duration = Annotated[str, msgspec.Meta(pattern=DURATION)]
 _Texts = dict[str, str]
 
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$", re.DOTALL)
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_LONGEST = 100
+"""The number of characters of a field's name that a message shows."""
 
 
 def _group(name: str, **fields: object) -> Any:
@@ -151,17 +154,42 @@ _KUBELET = _group(
 )
 
 
-def invalid_field(kubelet: Mapping[str, Any]) -> str | None:
-    """Return the field that the kubelet cannot parse and the reason, or None if all are valid."""
-    try:
-        msgspec.convert(dict(kubelet), _KUBELET)
-    except msgspec.ValidationError as exc:
-        what, _, where = str(exc).partition(" - at `$")
-        path = where.rstrip("`").removeprefix(".")
-        unknown = _UNKNOWN.match(what)
-        if unknown:
-            path = ".".join(filter(None, (path, unknown[1])))
-            return f"{path} is not a field of KubeletConfiguration: correct or remove it"
-        wanted = "Expected a duration such as 1m30s" if "matching regex" in what else what
-        return f"{path}: {wanted}"
-    return None
+def invalid_fields(kubelet: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each field that the kubelet cannot parse, and the reason.
+
+    A text begins with the path of the field, such as `.logging.format`. Of the errors in one field
+    of the top level, only the first is found, except that every unknown field is.
+    """
+    for name in sorted(kubelet):
+        yield from _invalid({name: kubelet[name]})
+
+
+def _invalid(kubelet: Any) -> Iterator[str]:
+    while True:
+        try:
+            msgspec.convert(kubelet, _KUBELET)
+        except msgspec.ValidationError as exc:
+            what, _, where = str(exc).partition(" - at `$")
+            path = where.rstrip("`")
+            unknown = _UNKNOWN.match(what)
+            if unknown is None:
+                wanted = "Expected a duration such as 1m30s" if "matching regex" in what else what
+                yield f"{path}: {wanted}"
+                return
+            full = f"{path}.{unknown[1]}".removeprefix(".")
+            yield f': unknown field "{full[:_LONGEST]}", correct or remove it'
+            kubelet = _without(kubelet, _STEP.findall(path), unknown[1])
+        else:
+            return
+
+
+def _without(value: Any, path: Sequence[tuple[str, str]], name: str) -> Any:
+    """Return a copy of a value without a field of the object at the path."""
+    if not path:
+        return {key: inner for key, inner in value.items() if key != name}
+    (key, index), *rest = path
+    if index:
+        changed = list(value)
+        changed[int(index)] = _without(value[int(index)], rest, name)
+        return changed
+    return {**value, key: _without(value[key], rest, name)}
