@@ -503,19 +503,21 @@ class AWSCloudProvider:
                 return
             if self._first_prices is None:
                 self._first_prices = asyncio.create_task(self._try(self._refresh_prices))
-            await self._described.refresh()
-            self._types_due = self._clock() + TYPES_PERIOD
+            await self._refresh_types()
             await asyncio.wait({self._first_prices}, timeout=PRICES_PATIENCE)
             self._is_ready = True
 
     async def _refresh(self) -> None:
         """Update data that is due; on failure the last known data stays in use."""
         if self._clock() >= self._types_due:
-            self._types_due = self._clock() + TYPES_RETRY
-            if await self._try(self._described.refresh):
-                self._types_due = self._clock() + TYPES_PERIOD
+            await self._try(self._refresh_types)
         if self._clock() >= self._prices_due:
             await self._try(self._refresh_prices)
+
+    async def _refresh_types(self) -> None:
+        self._types_due = self._clock() + TYPES_RETRY
+        if await self._described.refresh():
+            self._types_due = self._clock() + TYPES_PERIOD
 
     async def _refresh_prices(self) -> None:
         self._prices_due = self._clock() + PRICES_RETRY

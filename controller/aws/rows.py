@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -16,8 +17,16 @@ _UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 log = logging.getLogger(__name__)
 
 
-def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]:
-    """Return the parsed items; invalid items are skipped, and logged as one error.
+@dataclass(frozen=True, slots=True)
+class Rows(Generic[T]):
+    """The parsed items of a list; not `complete` if invalid items were skipped."""
+
+    values: list[T]
+    complete: bool
+
+
+def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> Rows[T]:
+    """Parse the items of a list; invalid items are skipped, and logged as one error.
 
     `read` parses an item. `what` names the items in the log.
     """
@@ -33,4 +42,4 @@ def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]
             "skipped items of an AWS response that have an unexpected format; please report it",
             extra={"what": what, "count": len(left_out), "rows": left_out[:_SHOWN]},
         )
-    return values
+    return Rows(values, complete=not left_out)

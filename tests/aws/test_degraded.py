@@ -12,7 +12,7 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import PlacementGroupSelector, SelectorTerm
 from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import RequestError, UnreachableError
-from controller.aws.instancetypes.offerings import PERIOD, DescribedTypes
+from controller.aws.instancetypes.offerings import PERIOD, RETRY, DescribedTypes
 from controller.aws.network.placementgroups import PlacementGroups
 from controller.aws.network.subnets import Subnets
 from controller.aws.provider import AWSCloudProvider
@@ -119,6 +119,86 @@ async def test_instance_types_stay_known_if_a_refresh_fails(
 
     assert await provider.instance_types(node_class)
     assert (await provider.launch(make_claim(), node_class)).instance_type
+
+
+ALWAYS_SENT = (
+    "InstanceType", "SupportedUsageClasses", "VCpuInfo", "MemoryInfo", "ProcessorInfo",
+    "NetworkInfo",
+)  # fmt: skip
+
+
+@pytest.fixture
+def described() -> Answering:
+    """An EC2 that has two instance types, in one zone."""
+    names = ("m5.large", "c5.large")
+    return Answering(
+        describe_instance_types=lambda: [TYPES[name] for name in names],
+        describe_instance_type_offerings=lambda: [
+            {"InstanceType": name, "Location": "us-west-2a"} for name in names
+        ],
+    )
+
+
+@pytest.mark.parametrize("field", ALWAYS_SENT)
+async def test_an_instance_type_without_a_required_field_keeps_its_previous_description(
+    described: Answering, field: str
+) -> None:
+    types = DescribedTypes(described)
+    assert await types.refresh()
+    known = types.by_name["m5.large"]
+
+    truncated = {key: value for key, value in TYPES["m5.large"].items() if key != field}
+    described.answers["describe_instance_types"] = lambda: [truncated, TYPES["c5.large"]]
+    assert not await types.refresh()
+    assert types.by_name["m5.large"] == known
+
+    of_a_new_leader = DescribedTypes(described)
+    assert not await of_a_new_leader.refresh()
+    assert of_a_new_leader.by_name.keys() == {"c5.large"}
+
+
+async def test_an_offering_without_its_zone_stays_known(described: Answering) -> None:
+    types = DescribedTypes(described)
+    await types.refresh()
+    described.answers["describe_instance_type_offerings"] = lambda: [
+        {"InstanceType": "m5.large"}, {"InstanceType": "c5.large", "Location": "us-west-2a"}
+    ]  # fmt: skip
+
+    assert not await types.refresh()
+
+    assert types.zones["m5.large"] == {"us-west-2a"}
+
+
+async def test_an_instance_type_that_a_new_leader_could_not_read_is_read_within_minutes(
+    provider: AWSCloudProvider, session: Session, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    read, refresh = session.pages, provider._described.refresh
+    was_read_again = asyncio.Event()
+
+    async def truncated(service: str, operation: str, key: str, **parameters: Any) -> Any:
+        items = await read(service, operation, key, **parameters)
+        large = {"InstanceType": "m5.large"}
+        return [large if each.get("InstanceType") == "m5.large" else each for each in items]
+
+    async def refreshed() -> bool:
+        try:
+            return await refresh()
+        finally:
+            was_read_again.set()
+
+    with monkeypatch.context() as proxy:
+        proxy.setattr(session, "pages", truncated)
+        node_class = await ready(provider)
+        assert "m5.large" not in {t.name for t in await provider.instance_types(node_class)}
+
+    monkeypatch.setattr("controller.aws.provider.SWEEP", 0.001)
+    monkeypatch.setattr(provider._described, "refresh", refreshed)
+    clock.advance(RETRY + 1)
+    running = asyncio.create_task(provider.run())
+    await was_read_again.wait()
+
+    assert "m5.large" in {t.name for t in await provider.instance_types(node_class)}
+    running.cancel()
 
 
 # The cluster.

@@ -22,7 +22,7 @@ from controller.aws.instancetypes.catalogue import GPU_COUNT
 from controller.aws.instancetypes.pricelist import shipped
 from controller.aws.instancetypes.pricelist.__main__ import read as read_tables
 from controller.aws.instancetypes.pricelist.__main__ import rendered
-from controller.aws.instancetypes.pricing import Pricing, parsed
+from controller.aws.instancetypes.pricing import Pricing
 from controller.aws.network.subnets import Subnets
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import pricing_region
@@ -157,14 +157,19 @@ def product(name: str, price: str, currency: str = "USD") -> str:
     return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})
 
 
-def test_free_products_have_no_price() -> None:
+@pytest.mark.parametrize(("home", "currency"), [("us-west-2", "USD"), ("cn-north-1", "CNY")])
+async def test_free_products_have_no_price(home: str, currency: str) -> None:
     listed = [
-        product("m5.large", "0.0960000000"),
-        product("m5.xlarge", "0.0000000000"),
-        product("m5.2xlarge", "Infinity"),
+        product("m5.large", "0.0960000000", currency),
+        product("m5.xlarge", "0.0000000000", currency),
+        product("m5.2xlarge", "Infinity", currency),
     ]
-    assert parsed(listed) == {"m5.large": 0.096}
-    assert parsed([product("m5.large", "0.7", "CNY")], "CNY") == {"m5.large": 0.7}
+    aws = Scripted(get_products=listed, describe_spot_price_history=[])
+    aws.region = home
+    pricing = Pricing(aws)
+    await pricing.refresh()
+    names = ("m5.large", "m5.xlarge", "m5.2xlarge")
+    assert [pricing.on_demand(name) for name in names] == [0.096, None, None]
 
 
 async def test_the_last_known_price_is_kept_and_none_is_invented() -> None:
@@ -248,7 +253,7 @@ async def test_one_unreadable_price_does_not_hide_the_others(
     products = ["{", '{"product": {}}', product("m5.large", "0.096")]
     pricing = Pricing(Scripted(get_products=products, describe_spot_price_history=rows))
 
-    assert await pricing.refresh()
+    assert not await pricing.refresh(), "the invalid items are to be read again soon"
 
     assert pricing.on_demand("m5.large") == 0.096
     assert pricing.spot("m5.large", "us-west-2a") == 0.04

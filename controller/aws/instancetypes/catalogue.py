@@ -137,14 +137,19 @@ Row = Mapping[str, Any]
 
 
 def instance_type_info(described: Row) -> InstanceTypeInfo:
-    """Parse an item of DescribeInstanceTypes."""
-    processor, network = _part(described, "ProcessorInfo"), _part(described, "NetworkInfo")
+    """Parse an item of DescribeInstanceTypes.
+
+    Raises:
+        KeyError: a field that EC2 always sends is missing.
+
+    """
+    processor, network = described["ProcessorInfo"], described["NetworkInfo"]
     disks, ebs = _part(described, "InstanceStorageInfo"), _part(described, "EbsInfo")
     inference = _part(described, "InferenceAcceleratorInfo")
     return InstanceTypeInfo(
         name=described["InstanceType"],
         architectures=_architectures(processor),
-        usage_classes=frozenset(described.get("SupportedUsageClasses") or []),
+        usage_classes=frozenset(described["SupportedUsageClasses"]),
         cpus=described["VCpuInfo"]["DefaultVCpus"],
         memory=described["MemoryInfo"]["SizeInMiB"],
         manufacturer=_kebab(processor.get("Manufacturer", "")),
@@ -159,10 +164,10 @@ def instance_type_info(described: Row) -> InstanceTypeInfo:
         nvme=disks.get("NvmeSupport", "unsupported") != "unsupported",
         ebs_mbps=_ebs_mbps(ebs),
         network_mbps=_network_mbps(network),
-        ipv4_per_interface=network.get("Ipv4AddressesPerInterface", 0),
+        ipv4_per_interface=network["Ipv4AddressesPerInterface"],
         efa_interfaces=_part(network, "EfaInfo").get("MaximumEfaInterfaces", 0),
         default_card=network.get("DefaultNetworkCardIndex", 0),
-        cards=tuple(map(_network_card, network.get("NetworkCards", []))),
+        cards=tuple(map(_network_card, network["NetworkCards"])),
         gpus=tuple(map(_gpu, _part(described, "GpuInfo").get("Gpus", []))),
         accelerators=tuple(map(_accelerator, inference.get("Accelerators", []))),
         neuron=tuple(map(_neuron, _part(described, "NeuronInfo").get("NeuronDevices", []))),
@@ -178,7 +183,7 @@ def _part(described: Row, name: str) -> Row:
 
 
 def _architectures(processor: Row) -> tuple[str, ...]:
-    listed = processor.get("SupportedArchitectures", [])
+    listed = processor["SupportedArchitectures"]
     return tuple(ARCHITECTURES[name] for name in listed if name in ARCHITECTURES)
 
 

@@ -58,7 +58,7 @@ PERIOD = 12 * 3600.0
 """Seconds between two updates of the instance types."""
 
 RETRY = 300.0
-"""Seconds until a failed update is retried."""
+"""Seconds until an update is retried that failed or returned invalid items."""
 
 RESERVED_DISCOUNT = 10_000_000
 """Divisor of the on-demand price for reserved offerings.
@@ -85,8 +85,10 @@ class DescribedTypes:
 
         self.revision = 0
 
-    async def refresh(self) -> None:
+    async def refresh(self) -> bool:
         """Read all instance types and the zones that offer them.
+
+        Returns whether every item was valid. What was known of invalid items is kept.
 
         Raises:
             CloudProviderError: EC2 did not return them; the previous instance types are kept.
@@ -109,30 +111,30 @@ class DescribedTypes:
             LocationType="availability-zone",
             PaginationConfig={"PageSize": 1000},
         )
-        zones: dict[str, set[str]] = {}
-        for name, zone in readable(
+        sold = readable(
             offered, lambda row: (row["InstanceType"], row["Location"]), what="offerings"
-        ):
-            zones.setdefault(name, set()).add(zone)
-        read = {
-            info.name: info
-            for info in readable(described, instance_type_info, what="instance types")
-        }
-        if not read or not zones:
+        )
+        types = readable(described, instance_type_info, what="instance types")
+        if not types.values or not sold.values:
             raise CloudProviderError(
                 "EC2 returned no valid instance type (DescribeInstanceTypes) or no valid offering "
                 "(DescribeInstanceTypeOfferings)"
             )
-        # An item that is unreadable now, but was readable before, keeps its previous value.
-        listed = {d.get("InstanceType") for d in described}
-        by_name = {n: info for n, info in self.by_name.items() if n in listed} | read
+        zones: dict[str, set[str]] = {}
+        if not sold.complete:
+            zones = {name: set(known) for name, known in self.zones.items()}
+        for name, zone in sold.values:
+            zones.setdefault(name, set()).add(zone)
         sold_in = {name: frozenset(places) for name, places in zones.items()}
+        by_name = {} if types.complete else dict(self.by_name)
+        by_name |= {info.name: info for info in types.values}
         if by_name != self.by_name or sold_in != self.zones:
             self.by_name, self.zones = by_name, sold_in
             self.with_shares = [
                 n for n, info in by_name.items() if any(g.shares for g in info.gpus)
             ]
             self.revision += 1
+        return types.complete and sold.complete
 
 
 @dataclass(slots=True)

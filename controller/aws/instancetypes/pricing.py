@@ -16,7 +16,7 @@ from typing import Any
 
 from controller.aws.instancetypes.pricelist import shipped, shipped_volumes
 from controller.aws.instancetypes.surcharges import VolumePrices
-from controller.aws.rows import readable
+from controller.aws.rows import Rows, readable
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CloudProviderError
 
@@ -24,7 +24,7 @@ PERIOD = 12 * 3600.0
 """Seconds between two updates of all prices."""
 
 RETRY = 300.0
-"""Seconds until a failed update is retried."""
+"""Seconds until an update is retried that failed or returned invalid items."""
 
 ON_DEMAND, SPOT, VOLUMES = "on-demand", "spot", "volumes"
 _RIGHTS = {ON_DEMAND: "pricing:GetProducts", SPOT: "ec2:DescribeSpotPriceHistory"}
@@ -102,43 +102,52 @@ class Pricing:
         )
 
     async def refresh(self) -> bool:
-        """Update all prices; return whether every request succeeded."""
+        """Update all prices; return whether every request succeeded and every item was valid."""
         async with self._refreshing:
+            complete = True
             readings = {SPOT: self._read_spot}
             if self._on_demand_readable:
                 readings |= {ON_DEMAND: self._read_on_demand, VOLUMES: self._read_volumes}
             problems = {}
             for kind, read in readings.items():
                 try:
-                    await read()
+                    complete &= await read()
                 except CloudProviderError as exc:
                     problems[kind] = str(exc)
                 else:
                     self._read_at[kind] = datetime.now(UTC)
             self.problems = problems
             self.revision += 1
-            return not problems
+            return complete and not problems
 
-    async def _read_on_demand(self) -> None:
+    async def _read_on_demand(self) -> bool:
         prices: dict[str, float] = {}
+        complete = True
         for tenancy, family in (
             ("Shared", "Compute Instance"),
             ("Dedicated", "Compute Instance (bare metal)"),
         ):
             listed = await self._products(family, tenancy=tenancy, **_LINUX)
-            prices.update(parsed(listed, self._currency))
+            read = _instance_prices(listed, self._currency)
+            prices.update(_known(read.values))
+            complete &= read.complete
         if not prices:
             raise CloudProviderError(
                 f"the Pricing API returned no on-demand price for {self._aws.region}"
             )
         # The release's prices are not merged with those of the API: they are only a fallback.
         self._on_demand = self._on_demand | prices if ON_DEMAND in self._read_at else prices
+        return complete
 
-    async def _read_volumes(self) -> None:
+    async def _read_volumes(self) -> bool:
         rates: dict[str, float] = {}
+        complete = True
         for family in ("Storage", "System Operation", "Provisioned Throughput"):
-            rates |= volume_rates(await self._products(family), self._currency)
+            read = _volume_rates(await self._products(family), self._currency)
+            rates.update(_known(read.values))
+            complete &= read.complete
         self.volumes = VolumePrices({**self.volumes.rates, **rates})
+        return complete
 
     async def _products(self, family: str, **attributes: str) -> list[Any]:
         """Return the EC2 products of the region with these attributes."""
@@ -155,7 +164,7 @@ class Pricing:
     def _currency(self) -> str:
         return "CNY" if self._aws.region.startswith("cn-") else "USD"
 
-    async def _read_spot(self) -> None:
+    async def _read_spot(self) -> bool:
         listed = await self._aws.pages(
             "ec2",
             "describe_spot_price_history",
@@ -164,12 +173,14 @@ class Pricing:
             StartTime=datetime.now(UTC),
         )
         newest: dict[tuple[str, str], tuple[datetime, float]] = {}
-        for key, since, price in readable(listed, _spot_row, what="spot prices"):
+        read = readable(listed, _spot_row, what="spot prices")
+        for key, since, price in read.values:
             if key not in newest or since > newest[key][0]:
                 newest[key] = since, price
         if not newest:
             raise CloudProviderError(f"EC2 returned no spot price for {self._aws.region}")
         self._spot |= {key: price for key, (_, price) in newest.items()}
+        return read.complete
 
 
 def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]:
@@ -179,19 +190,19 @@ def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]
     return (row["InstanceType"], row["AvailabilityZone"]), row["Timestamp"], price
 
 
-def parsed(listed: Iterable[Any], currency: str = "USD") -> Mapping[str, float]:
-    """Return prices per hour by instance type from products of the Pricing API.
-
-    `currency` is that of the prices: `USD` or `CNY`. Prices of 0 are omitted.
-    """
-    read = readable(listed, lambda product: _product(product, currency), what="products")
-    return {instance_type: price for instance_type, price in read if 0 < price < math.inf}
+def _instance_prices(listed: Iterable[Any], currency: str) -> Rows[tuple[str, float]]:
+    """Return instance types and their prices per hour from products of the Pricing API."""
+    return readable(listed, lambda product: _product(product, currency), what="products")
 
 
-def volume_rates(listed: Iterable[Any], currency: str = "USD") -> dict[str, float]:
-    """Return EBS prices in $ a month, by the keys of `VolumePrices`, from products of the API."""
-    read = readable(listed, lambda product: _volume_rate(product, currency), what="volumes")
-    return {key: price for key, price in read if key and 0 < price < math.inf}
+def _volume_rates(listed: Iterable[Any], currency: str) -> Rows[tuple[str, float]]:
+    """Return keys of `VolumePrices` and their prices per month from products of the API."""
+    return readable(listed, lambda product: _volume_rate(product, currency), what="volumes")
+
+
+def _known(prices: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the prices by name, without those of 0 and those without a name."""
+    return {name: price for name, price in prices if name and 0 < price < math.inf}
 
 
 def _volume_rate(listed: Any, currency: str) -> tuple[str, float]:
