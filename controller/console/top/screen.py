@@ -281,7 +281,8 @@ class Top(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while the user types."""
-        self._arrange(replace(self._arranged, wanted=event.value))
+        if event.value != self._arranged.wanted:  # Escape has drawn already
+            self._arrange(replace(self._arranged, wanted=event.value))
 
     def on_input_submitted(self) -> None:
         """Return to the table; the filter stays."""
