@@ -11,7 +11,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from testbed.cloud import profiles, queues, seeds, tagging, zonalshift
 from testbed.cloud.ec2 import fleets as _fleets
-from testbed.cloud.ec2 import interfaces, prices, reservations, volumes
+from testbed.cloud.ec2 import interfaces, prices, reservations, spotrequests, volumes
 from testbed.cloud.eks import accessentries, clusters
 from testbed.cloud.front import Front
 from testbed.cloud.protocol import backends
@@ -27,6 +27,7 @@ ANSWERING = (
     prices,
     profiles,
     reservations,
+    spotrequests,
     tagging,
     volumes,
     zonalshift,

@@ -130,8 +130,6 @@ def _release(world: World, instance: Instance) -> None:
             world.untag(volume.identity)
         else:
             world.detached_volumes[volume.identity] = (instance.zone, volume)
-    if instance.spot_request:
-        world.untag(instance.spot_request)
     pool = (instance.capacity_type, instance.instance_type, instance.zone)
     if pool in world.capacity:
         world.capacity[pool] += 1
@@ -144,6 +142,8 @@ def _forget(world: World, instance: Instance) -> None:
     with world.lock:
         world.instances.pop(instance.identity, None)
         world.untag(instance.identity)
+        if instance.spot_request:
+            world.untag(instance.spot_request)
         world.changes.next()
 
 
@@ -263,6 +263,7 @@ def interface_as_api(
         "InterfaceType": interface.kind,
         "Groups": _groups(world, interface),
         "Ipv6Addresses": [],
+        "ConnectionTrackingConfiguration": interface.connection_tracking,
     }
     if attached is not None:
         described["Attachment"] = {

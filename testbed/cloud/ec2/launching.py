@@ -350,22 +350,30 @@ def _instance(world: World, plan: Plan, reservation: str, token: str | None) -> 
         role=profile.roles[0].arn if profile else None,
         key_name=plan.data.get("KeyName"),
         token=token,
-        template=_in_partition(world, plan.data),
+        template=_in_placement_group(world, plan.data),
         capacity_reservation=(plan.reservation or {}).get("CapacityReservationId"),
         windows=plan.image.windows,
         protected=bool(plan.data.get("DisableApiTermination", False)),
     )
 
 
-def _in_partition(world: World, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the launch data, with the partition that EC2 chooses if the caller names none."""
+def _in_placement_group(world: World, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the launch data with what EC2 adds to the placement of an instance in a group.
+
+    The caller names the placement group by name or by ID, and EC2 adds the other one. If the caller
+    names no partition of a partition placement group, EC2 chooses one.
+    """
     placement = data.get("Placement") or {}
     named = placement.get("GroupName"), placement.get("GroupId")
     for group in world.placement_groups.values():
-        count = group["PartitionCount"]
-        if count and {group["GroupName"], group["GroupId"]} & {*named}:
+        name, identity, count = group["GroupName"], group["GroupId"], group["PartitionCount"]
+        if not {name, identity} & {*named}:
+            continue
+        added = {"GroupName": name, "GroupId": identity}
+        if count:
             chosen = placement.get("PartitionNumber") or len(world.instances) % count + 1
-            return {**data, "Placement": {**placement, "PartitionNumber": chosen}}
+            added["PartitionNumber"] = chosen
+        return {**data, "Placement": {**placement, **added}}
     return data
 
 
@@ -387,6 +395,7 @@ def _interfaces(world: World, plan: Plan) -> list[Interface]:
                 groups=tuple(nic.get("Groups") or plan.groups),
                 delete_on_termination=nic.get("DeleteOnTermination", True) is not False,
                 mac="0a:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(5)),
+                connection_tracking=nic.get("ConnectionTrackingSpecification") or None,
             )
         )
     return made

@@ -57,6 +57,8 @@ class Interface:
     groups: tuple[str, ...]
     delete_on_termination: bool
     mac: str
+    connection_tracking: Mapping[str, int] | None = None
+    """Idle timeouts of tracked connections, in seconds; None if the launch set none."""
 
 
 @dataclass(slots=True)

@@ -275,6 +275,69 @@ def test_an_interface_that_is_not_deleted_on_termination_keeps_its_address(
     assert free_addresses(ec2, subnet) == before
 
 
+@pytest.mark.parametrize("tracking", [{"TcpEstablishedTimeout": 300, "UdpTimeout": 45}, None])
+def test_interfaces_have_the_connection_tracking_of_their_launch_template(
+    ec2: Any, region: Region, tracking: dict[str, int] | None
+) -> None:
+    interface = {"DeviceIndex": 0, "Groups": [region.security_group]}
+    if tracking:
+        interface["ConnectionTrackingSpecification"] = tracking
+    template = region.make_template(NetworkInterfaces=[interface])
+
+    [identity] = region.launch(template=template)
+
+    [reservation] = ec2.describe_instances(InstanceIds=[identity])["Reservations"]
+    [[of_instance]] = [i["NetworkInterfaces"] for i in reservation["Instances"]]
+    [described] = ec2.describe_network_interfaces(
+        NetworkInterfaceIds=[of_instance["NetworkInterfaceId"]]
+    )["NetworkInterfaces"]
+    assert of_instance.get("ConnectionTrackingConfiguration") == tracking
+    assert described.get("ConnectionTrackingConfiguration") == tracking
+
+
+def test_a_spot_instance_has_a_request_that_closes_with_it(ec2: Any, region: Region) -> None:
+    template = region.make_template(
+        TagSpecifications=[
+            {"ResourceType": "spot-instances-request", "Tags": pairs({"team": "trees"})}
+        ]
+    )
+    [identity] = region.launch(template=template, capacity_type="spot")
+    [reservation] = ec2.describe_instances(InstanceIds=[identity])["Reservations"]
+    requested = reservation["Instances"][0]["SpotInstanceRequestId"]
+
+    def described() -> dict[str, Any]:
+        answer = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[requested])
+        [request] = answer["SpotInstanceRequests"]
+        return dict(request)
+
+    request = described()
+    assert (request["State"], request["Status"]["Code"]) == ("active", "fulfilled")
+    assert request["InstanceId"] == identity
+    assert request["Tags"] == pairs({"team": "trees"})
+    of_instance = [{"Name": "instance-id", "Values": [identity]}]
+    found = ec2.describe_spot_instance_requests(Filters=of_instance)["SpotInstanceRequests"]
+    assert [each["SpotInstanceRequestId"] for each in found] == [requested]
+
+    ec2.terminate_instances(InstanceIds=[identity])
+
+    eventually(lambda: state_of(ec2, identity) == "terminated")
+    request = described()
+    assert (request["State"], request["Status"]["Code"]) == (
+        "closed",
+        "instance-terminated-by-user",
+    )
+    assert request["Tags"] == pairs({"team": "trees"})
+
+
+def test_an_on_demand_instance_has_no_spot_request(ec2: Any, region: Region) -> None:
+    [identity] = region.launch()
+
+    of_instance = [{"Name": "instance-id", "Values": [identity]}]
+    assert ec2.describe_spot_instance_requests(Filters=of_instance)["SpotInstanceRequests"] == []
+    with pytest.raises(ClientError, match=r"InvalidSpotInstanceRequestID\.NotFound"):
+        ec2.describe_spot_instance_requests(SpotInstanceRequestIds=["sir-unknown1"])
+
+
 def test_requests_for_another_region_are_refused(aws: Aws) -> None:
     with pytest.raises(ClientError, match="RegionNotInTestCloud"):
         aws.client("ec2", "us-east-1").describe_instances()

@@ -312,6 +312,27 @@ def test_placement_groups_are_found_by_name_and_id(ec2: Any) -> None:
         ec2.describe_placement_groups(GroupNames=[name])
 
 
+@pytest.mark.parametrize("strategy", ["cluster", "partition"])
+@pytest.mark.parametrize("key", ["GroupName", "GroupId"])
+def test_an_instance_names_its_placement_group_by_name_and_id(
+    ec2: Any, region: Region, strategy: str, key: str
+) -> None:
+    group = ec2.create_placement_group(GroupName=unique("group"), Strategy=strategy)
+    group = group["PlacementGroup"]
+    template = region.make_template(Placement={key: group[key]})
+
+    [identity] = region.launch(template=template)
+
+    named = [{"Name": "placement-group-name", "Values": [group["GroupName"]]}]
+    [reservation] = ec2.describe_instances(Filters=named)["Reservations"]
+    [instance] = reservation["Instances"]
+    placement = instance["Placement"]
+    assert instance["InstanceId"] == identity
+    assert placement["GroupName"] == group["GroupName"]
+    assert placement["GroupId"] == group["GroupId"]
+    assert placement.get("PartitionNumber", 0) in ([0] if strategy == "cluster" else range(1, 8))
+
+
 def test_a_cloud_without_managed_policies_takes_none_from_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
