@@ -48,6 +48,7 @@ class Run:
 
     source: Source
     programs: Path
+    sources: Path
     logs: Path
     progress: Progress
     stage: Stage
@@ -67,6 +68,7 @@ class Run:
                 runner = Runner(
                     source=self.source,
                     programs=self.programs,
+                    sources=self.sources,
                     environment=environment(region),
                     workplace=region.directory,
                     logs=self.logs,
@@ -170,6 +172,7 @@ def run(
     source: Source,
     regions: int,
     programs: Path,
+    sources: Path,
     logs: Path,
 ) -> None:
     """Run specs in several regions in parallel, and append each outcome to `outcomes`."""
@@ -178,7 +181,7 @@ def run(
     for spec in specs:
         waiting.put(spec)
     with progress.stage(f"{len(specs)} specs") as stage:
-        work = Run(source, programs, logs, progress, stage, waiting, len(specs), outcomes)
+        work = Run(source, programs, sources, logs, progress, stage, waiting, len(specs), outcomes)
         with ThreadPoolExecutor(regions) as pool:
             numbers = range(1, min(regions, len(specs)) + 1)
             serving = [pool.submit(work.serve, number) for number in numbers]
@@ -260,6 +263,7 @@ def main() -> int:
             source=source,
             regions=chosen.regions,
             programs=programs,
+            sources=suite.sources(source, Terminal()),
             logs=logs,
         )
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from testbed import environment
 from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
@@ -175,9 +176,27 @@ def programs(source: Source = CORE, progress: Progress = SILENCE) -> Path:
     return binaries.Supply(progress=progress).obtain(toolset(source))
 
 
+def sources(source: Source = CORE, progress: Progress = SILENCE) -> Path:
+    """Return the folder of the suites' Go packages, which is downloaded if necessary."""
+    go = binaries.find_go(environment.cache_directory(), source.module, progress=progress)
+    answer = subprocess.run(
+        [go, "mod", "download", "-json", source.dependency],
+        cwd=source.module,
+        env={**os.environ, **binaries.PINNED},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return Path(json.loads(answer.stdout)["Dir"]) / "test" / "suites"
+
+
+def suite_of(spec: str, source: Source = CORE) -> str:
+    """Return the folder of the suite that a spec belongs to."""
+    return source.suites[spec.split(maxsplit=1)[0]]
+
+
 def program_of(folder: Path, spec: str, source: Source = CORE) -> Path:
     """Return the program of the suite that a spec belongs to."""
-    return folder / f"{source.suites[spec.split(maxsplit=1)[0]]}.test"
+    return folder / f"{suite_of(spec, source)}.test"
 
 
 def specs(folder: Path, focus: str = "", source: Source = CORE) -> list[str]:
@@ -248,6 +267,9 @@ class Runner:
     programs: Path
     """Folder of the suites' programs."""
 
+    sources: Path
+    """Folder of the suites' packages. A suite reads its test data relative to its package."""
+
     environment: Mapping[str, str]
     """Variables that point the suites to the region's cluster and to its cloud."""
 
@@ -275,6 +297,7 @@ class Runner:
                 f"--ginkgo.json-report={report}",
             ],
             directory=self.workplace,
+            working_directory=self.sources / suite_of(spec, self.source),
             environment={**os.environ, **self.environment},
             log=self.logs / f"{name}.log",
         )

@@ -8,6 +8,8 @@ Capacity of the Node:
 * Pods: the limit in the user data, else the limit of the type's network interfaces.
 * Extended resources, such as GPUs: present at registration, as if their device plugin already
   ran.
+* Huge pages: those of 2 MiB that a script in the user data reserves. They are no longer part of the
+  allocatable memory.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ VISIBLE_MEMORY = Fraction(94, 100)
 DEFAULT_STORAGE_GIB = 20
 
 ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+HUGE_PAGES = "hugepages-2Mi"
+HUGE_PAGE = 2 * MEBIBYTE
 GPU_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "habana": "habana.ai/gaudi"}
 
 GONE = frozenset({"terminated"})
@@ -224,6 +228,7 @@ def _capacity(instance: Instance, orders: Bootstrap) -> dict[str, Fraction]:
         "memory": Fraction(int(memory / 1024) * 1024),
         "ephemeral-storage": storage,
         "pods": Fraction(_pods(instance, orders)),
+        **({HUGE_PAGES: Fraction(orders.huge_pages * HUGE_PAGE)} if orders.huge_pages else {}),
         **{name: Fraction(count) for name, count in instance.extended_resources.items()},
     }
 
@@ -241,6 +246,7 @@ def _allocatable(
     kube = _reserved(instance, orders)
     system = {name: parse_quantity(text) for name, text in orders.system_reserved.items()}
     evicted = _evicted(orders, capacity)
+    system["memory"] = system.get("memory", Fraction(0)) + capacity.get(HUGE_PAGES, Fraction(0))
     return {
         name: max(
             amount
@@ -301,6 +307,6 @@ def _threshold(text: str, whole: Fraction) -> Fraction:
 def _written(name: str, amount: Fraction) -> str:
     if name == "cpu":
         return str(int(amount)) if amount.denominator == 1 else format_cpu(amount)
-    if name in ("memory", "ephemeral-storage"):
+    if name in ("memory", "ephemeral-storage", HUGE_PAGES):
         return format_memory(amount)
     return str(int(amount))

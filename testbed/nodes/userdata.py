@@ -11,7 +11,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email import message_from_string
 from email.message import Message
 from enum import StrEnum
@@ -96,6 +96,7 @@ class Bootstrap:
     system_reserved: Mapping[str, str] = field(default_factory=dict)
     eviction_hard: Mapping[str, str] = field(default_factory=dict)
     local_storage: bool = False  # the instance's local disks back ephemeral storage
+    huge_pages: int = 0  # pages of 2 MiB that a script reserves before the kubelet starts
 
 
 def parse_user_data(text: str) -> Bootstrap:
@@ -108,7 +109,7 @@ def parse_user_data(text: str) -> Bootstrap:
         raise UserDataError("there is no user data")
     bootstrap = _parse(text)
     _require_allowed_labels(bootstrap.labels)
-    return bootstrap
+    return replace(bootstrap, huge_pages=_huge_pages(text))
 
 
 def _parse(text: str) -> Bootstrap:
@@ -124,6 +125,13 @@ def _parse(text: str) -> Bootstrap:
     raise UserDataError(
         "it holds no NodeConfig, no Bottlerocket settings and no call of /etc/eks/bootstrap.sh"
     )
+
+
+def _huge_pages(text: str) -> int:
+    """Return the number of huge pages that the last sysctl of a shell script reserves."""
+    scripts = [part.content for part in _parts(text) if part.content.lstrip().startswith("#!")]
+    reserved = re.findall(r"sysctl\s[^\n]*\bvm\.nr_hugepages=(\d+)", "\n".join(scripts))
+    return int(reserved[-1]) if reserved else 0
 
 
 # --- MIME

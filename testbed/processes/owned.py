@@ -131,6 +131,9 @@ class Process:
     command: Sequence[str]
     directory: Path
     environment: Mapping[str, str] | None = None
+    working_directory: Path | None = None
+    """Directory in which the process starts; None is that of its owner."""
+
     log: Path
     pipe_output: bool = False
     running: subprocess.Popen[str] | None = field(default=None, init=False)
@@ -140,6 +143,7 @@ class Process:
         with self.log.open("a") as log:
             self.running = subprocess.Popen(
                 self.command,
+                cwd=self.working_directory,
                 env=marked(self.directory, self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if self.pipe_output else log,

@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+from testbed.kube.quantities import GIBIBYTE, parse_quantity
+from testbed.nodes.instances import Instance, registered_node
 from testbed.nodes.userdata import Dialect, Taint, UserDataError, parse_user_data
 
 NODE_CONFIG = """\
@@ -122,6 +124,32 @@ def test_nodeconfigs_of_a_mime_archive_are_merged_in_order() -> None:
     assert orders.system_reserved == {"memory": "100Mi"}
     assert orders.local_storage
     assert orders.labels == {"karpenter.sh/nodepool": "default", "team": "a"}
+
+
+def test_huge_pages_that_a_script_reserves_are_no_allocatable_memory() -> None:
+    script = "sudo sysctl -w vm.nr_hugepages=2048"
+    instance = Instance(
+        id="i-1",
+        state="running",
+        type="c7a.2xlarge",
+        zone="us-west-2a",
+        private_ip="10.0.0.4",
+        private_dns_name="ip-10-0-0-4.us-west-2.compute.internal",
+        cpu=8,
+        memory_mib=16384,
+        eni_pods=58,
+    )
+
+    without = registered_node(instance, parse_user_data(MIME))["status"]
+    reserving = parse_user_data(MIME.replace("echo hello", script))
+    status = registered_node(instance, reserving)["status"]
+
+    assert reserving.huge_pages == 2048
+    assert parse_quantity(status["capacity"]["hugepages-2Mi"]) == 4 * GIBIBYTE
+    assert parse_quantity(status["allocatable"]["hugepages-2Mi"]) == 4 * GIBIBYTE
+    left = parse_quantity(without["allocatable"]["memory"]) - 4 * GIBIBYTE
+    assert parse_quantity(status["allocatable"]["memory"]) == left
+    assert status["capacity"]["memory"] == without["capacity"]["memory"]
 
 
 def test_bootstrap_arguments_are_parsed_as_by_shell_and_kubelet() -> None:
