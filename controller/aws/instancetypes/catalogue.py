@@ -411,7 +411,10 @@ _CPU_BANDS = ((1000, 0.06), (1000, 0.01), (2000, 0.005), (10**9, 0.0025))
 def kube_reserved(
     info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits
 ) -> dict[str, int]:
-    """Return the resources reserved for kubelet and container runtime, in thousandths."""
+    """Return the amounts reserved for kubelet and container runtime, by resource name.
+
+    Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
+    """
     family = family_of(node_class)
     if family.reserves_for_actual_pods:
         counted = pods(info, node_class, limits)

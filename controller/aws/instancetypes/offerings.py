@@ -227,7 +227,10 @@ class InstanceTypes:
         return any(image_for(each, amis) is None for each in suitable)
 
     def kubelet(self, node_class: EC2NodeClass, instance_type: str) -> Mapping[str, Any]:
-        """Return the kubelet configuration of an instance type, with every expression evaluated."""
+        """Return `spec.kubelet` of the EC2NodeClass as it applies to an instance type.
+
+        CEL expressions in it, such as one for `maxPods`, are replaced by their values.
+        """
         info = self._described.by_name[instance_type]
         return with_resolved_kubelet(node_class, info, self._limits).spec.kubelet
 

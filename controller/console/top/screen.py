@@ -202,7 +202,7 @@ class Top(App[None]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Show the feed, and then each change."""
+        """Draw the data of the `Feed`, and draw it again after each change."""
         self.query_one(Lines).focus()
         self.run_worker(self._follow())
         if self._note is not None:
