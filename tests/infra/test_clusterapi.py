@@ -17,6 +17,7 @@ import boto3
 import pytest
 from kubernetes.client import Configuration
 
+from infra import clusterapi
 from infra.clusterapi import (
     ApiError,
     ClusterApi,
@@ -128,11 +129,12 @@ def test_requests_use_the_proxy_of_the_kubeconfig(site: Site, tmp_path: Path) ->
         ClusterApi.find(location)
 
 
-def test_a_silent_server_is_retried_until_the_timeout(site: Site) -> None:
+def test_a_silent_server_is_retried_until_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusterapi, "RETRY_SECONDS", 0.5)
     said: list[str] = []
     nowhere = ClusterApi(
         Configuration(host="http://127.0.0.1:1"),
-        patience_seconds=1.0,
+        patience_seconds=0.5,
         say=said.append,
     )
 

@@ -19,6 +19,9 @@ from controller.manager.watches import WATCHED_BY_KOPF
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
+from tests.virtualclock import pytest_asyncio_loop_factories
+
+__all__ = ["pytest_asyncio_loop_factories"]
 
 CRDS = Path(__file__).parents[2] / "crds"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

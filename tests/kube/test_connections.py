@@ -20,6 +20,9 @@ from controller.kube.client import Client
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+silent = pytest.mark.virtual_clock(patience=0.1)
+"""Minutes without a message pass at once."""
+
 
 class Script:
     """An API server for nodes that gives the prepared answers in turn, and notes the questions."""
@@ -52,12 +55,6 @@ async def api(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     server = TestServer(application, host="127.0.0.1", shutdown_timeout=0)
     async with server, Client(Access(server=str(server.make_url("")).rstrip("/"))) as client:
         yield client
-
-
-@pytest.fixture
-def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the timeout after which a silent watch is restarted."""
-    monkeypatch.setattr(watching, "SILENCE_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -121,7 +118,7 @@ def watched(*events: tuple[str, Any], then: str = "end", cut: bytes = b"") -> An
 
 async def heard(api: Client, count: int) -> list[str]:
     seen: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(600):
         async for change in api.watch(kinds.NODE):
             name = change.object.metadata.name if change.object else ""
             seen.append(f"{change.type} {name}".strip())
@@ -160,7 +157,7 @@ async def test_a_watch_survives_a_response_that_is_not_from_kubernetes(
     assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
 
 
-@pytest.mark.usefixtures("short_silence")
+@silent
 async def test_a_silent_watch_is_restarted_without_a_warning(
     script: Script,
     api: Client,
@@ -182,12 +179,11 @@ async def test_a_silent_watch_is_restarted_without_a_warning(
     assert complaints(caplog) == []
 
 
-@pytest.mark.usefixtures("short_silence")
+@silent
 async def test_a_silent_server_is_reported_and_retried_with_a_pause(
     script: Script,
     api: Client,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     pauses: list[int],
 ) -> None:
     caplog.set_level("INFO", watching.__name__)
@@ -196,7 +192,6 @@ async def test_a_silent_server_is_reported_and_retried_with_a_pause(
         await asyncio.Event().wait()
         raise AssertionError("the event is never set")
 
-    monkeypatch.setattr(client_module, "REQUEST_SECONDS", 2)
     script.answers = [
         listed("5"),
         watched(then="silent"),

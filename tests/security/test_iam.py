@@ -46,7 +46,7 @@ from tests.aws.builders import (
     ready,
     within,
 )
-from tests.aws.conftest import FAMILIES, REGION, Region, RememberingSession
+from tests.aws.conftest import FAMILIES, REGION, Catalogue, Region, RememberingSession
 
 ACCOUNT = "123456789012"
 PLACE = policies.Place("aws", REGION, ACCOUNT, CLUSTER)
@@ -108,8 +108,10 @@ GRANTS = [
 
 
 @contextmanager
-def acting(region: Region, role: str, documents: Mapping[str, Any]) -> Iterator[Session]:
-    """Call AWS as a role with these policies."""
+def acting(
+    region: Region, role: str, documents: Mapping[str, Any], catalogue: Catalogue
+) -> Iterator[Session]:
+    """Call AWS as a role with these policies, except for what the catalogue already has."""
     iam, sts = region.client("iam"), region.client("sts")
     iam.create_role(
         RoleName=role,
@@ -127,7 +129,9 @@ def acting(region: Region, role: str, documents: Mapping[str, Any]) -> Iterator[
         environment.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
         environment.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
         environment.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
-        made = RememberingSession(region=REGION, attempts=1, families=FAMILIES.split())
+        made = RememberingSession(
+            region=REGION, attempts=1, catalogue=catalogue, families=FAMILIES.split()
+        )
         yield made
         made.close()
 
@@ -135,9 +139,10 @@ def acting(region: Region, role: str, documents: Mapping[str, Any]) -> Iterator[
 @pytest.fixture(scope="module")
 def worked(region: Region) -> Region:
     """A region in which the controller has done all of its work, each part with its own role."""
-    with acting(region, "controller", DOCUMENTS) as limited:
+    catalogue: Catalogue = {}  # the first role has to read it itself
+    with acting(region, "controller", DOCUMENTS, catalogue) as limited:
         asyncio.run(_work(limited, region))
-    with acting(region, "trusted", DOCUMENTS | ASKED_FOR) as trusted:
+    with acting(region, "trusted", DOCUMENTS | ASKED_FOR, catalogue) as trusted:
         asyncio.run(_work_as_asked(trusted, region))
     return region
 
