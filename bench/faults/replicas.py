@@ -19,6 +19,7 @@ from controller.disruption.problem import DisruptionSettings
 from controller.manager.assembly import Assembly, ReconcilerPorts
 from controller.manager.cloud.metered import MeteredCloud
 from controller.manager.leadership import LAST_MOMENT, LEASE_DURATION, Leadership, Timing
+from controller.manager.loops import SLICE_SECONDS, Pace
 from controller.manager.watches import Watches, followed
 from controller.options import FeatureGates, Options
 from controller.scheduling.results import Results
@@ -90,6 +91,25 @@ class LooseFence:
 FENCES: dict[Process, LooseFence] = {}
 
 
+class BusyClock:
+    """The clock of a process whose reconciliations use up their share of the event loop by chance.
+
+    Which reconciliations run before other tasks depends on the speed of a machine. Here it depends
+    on the seed: a slice ends after about two, five or ten reconciliations.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = random.Random(chance.random())
+        self._share = self._chance.choice((0.1, 0.2, 0.5))
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time in seconds; it passes by whole slices."""
+        if self._chance.random() < self._share:
+            self._now += SLICE_SECONDS
+        return self._now
+
+
 class Replica:
     """A whole controller in its own process."""
 
@@ -121,7 +141,7 @@ class Replica:
             engine=SameProcess(DisruptionSettings(image_soak=timedelta(0)), SCHEDULING),
             spreads=DefaultSpreads((), cluster),
         )
-        self.assembly = Assembly(ports, OPTIONS)
+        self.assembly = Assembly(ports, OPTIONS, pace=Pace(clock=BusyClock(chance)))
         cluster.subscribe(self.assembly.notify)
         self.watches = Watches(self.port, cluster)
 

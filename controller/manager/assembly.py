@@ -101,11 +101,18 @@ class ReconcilerPorts(Ports):
 class Assembly:
     """The reconcilers of one controller; they act while `run` runs."""
 
-    def __init__(self, ports: ReconcilerPorts, options: Options, *, ca_bundle: str = "") -> None:
+    def __init__(
+        self,
+        ports: ReconcilerPorts,
+        options: Options,
+        *,
+        ca_bundle: str = "",
+        pace: Pace | None = None,
+    ) -> None:
         self._cloud, self._cluster = ports.cloud, ports.cluster
         self._metrics, self._recorder = ports.metrics, ports.recorder
         self._is_acting = False
-        self._pace = Pace()
+        self._pace = pace or Pace()
 
         def loop(
             name: str, reconciler: Reconciler, workers: Workers = FEW, apart: float = 0.0

@@ -14,12 +14,13 @@ import pytest
 
 from bench.faults import auditor
 from bench.faults.auditor import Auditor, Instance, InstanceType, View
-from bench.faults.campaign import Load
+from bench.faults.campaign import Load, Run, play
 from bench.faults.cluster import NodeChooser
 from bench.faults.injection import FAULTS
 from bench.faults.region import SHUTTING_DOWN, Region
 from bench.faults.replicas import EPOCH
 from bench.faults.runs import fault_and_number, outcomes
+from bench.faults.wires import Call
 
 SEEDS = [1, 5, 20]
 """Kills at launch, a paused leader, lost answers of AWS."""
@@ -55,6 +56,24 @@ def test_no_gang_is_split_where_ec2_runs_out_of_capacity() -> None:
 def test_a_static_pool_keeps_its_replicas_if_its_leader_is_killed_at_a_launch() -> None:
     (played,) = outcomes([1], "kill-launch", Load(pods=10, static=4), jobs=1)
     assert list(played.findings) == []
+
+
+@pytest.mark.long
+def test_a_seed_repeats_the_same_run_on_a_slower_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, ...]] = []
+    witness = Run._witness
+
+    def record(run: Run, call: Call) -> None:
+        calls.append((call.process.name, call.verb, call.kind, call.name))
+        witness(run, call)
+
+    monkeypatch.setattr(Run, "_witness", record)
+    play(3, "watches-cut", 0, Load(pods=6))
+    first, calls = calls, []
+    # A machine on which each reconciliation uses up its share of the event loop.
+    monkeypatch.setattr("controller.manager.loops.SLICE_SECONDS", 1e-9)
+    play(3, "watches-cut", 0, Load(pods=6))
+    assert calls == first
 
 
 def test_the_auditor_finds_nodeclaims_beyond_the_replicas_of_a_static_pool() -> None:
