@@ -28,13 +28,13 @@ class DiscoveryTagsArgs:
     cluster_name: pulumi.Input[str]
     installation: str
     discovery: bool = True
-    """Whether to tag them `karpenter.sh/discovery: <cluster>`."""
+    """Whether to tag the resources `karpenter.sh/discovery: <cluster>`."""
 
     discovery_key: str = labels.TAG_DISCOVERY
-    """The key of that tag. Clusters that share subnets need different keys."""
+    """The key of the tag that `discovery` sets. Clusters that share subnets need different keys."""
 
     of_cluster: bool = False
-    """Whether to tag them `kubernetes.io/cluster/<cluster>: shared`."""
+    """Whether to tag the resources `kubernetes.io/cluster/<cluster>: shared`."""
 
     left_alone: frozenset[tuple[str, str]] = frozenset()
     """Resource ID and key of tags that exist and suffice: EKS itself tags its own resources

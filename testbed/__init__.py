@@ -3,7 +3,7 @@
 A real Kubernetes control plane, a test cloud, the kubelets of its instances, and the pods of its
 system nodes. Embedded runs, the demo and the system tests use it. Its contract has three rules:
 
-* It imports neither the controller nor the bundle. They use the testbed as they use a real
+* It imports neither the controller nor the Pulumi program. They use the testbed as they use a real
   region, through the Kubernetes API and the AWS endpoint.
 * A part owns what it starts: processes, ports and a directory. `start()` returns once the part
   is healthy, and cleans up if it cannot be. `stop()` may be called at any time, also twice.

@@ -34,7 +34,10 @@ RESERVATION_LABELS = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBL
 
 PLACEMENT_GROUP_ID = f"{AWS_GROUP}/placement-group-id"
 PLACEMENT_GROUP_PARTITION = f"{AWS_GROUP}/placement-group-partition"
-"""Empty on a NodeClaim until EC2 has returned the partition of the instance."""
+"""The partition of the placement group in which the instance runs.
+
+On a NodeClaim it is empty until EC2 has returned the partition.
+"""
 
 WELL_KNOWN_CORE = frozenset(
     {NODEPOOL, ZONE, REGION, INSTANCE_TYPE, ARCH, OS, CAPACITY_TYPE, WINDOWS_BUILD}
@@ -90,7 +93,7 @@ DO_NOT_REPAIR = "karpenter.sh/do-not-repair"
 REBOOT_PRE_BOOT_ID = "karpenter.sh/reboot-pre-boot-id"
 REBOOT_TERMINATION_GRACE_PERIOD = "karpenter.sh/reboot-termination-grace-period"
 REBOOTED_AT = "joiner.dev/rebooted-at"
-"""On a NodeClaim: when its node was rebooted for repair, separated by commas."""
+"""On a NodeClaim: the times at which its node was rebooted for repair, separated by commas."""
 
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 EVICTION_PRICE = "joiner.dev/eviction-price"

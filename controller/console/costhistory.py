@@ -11,7 +11,8 @@ import msgspec
 from controller.console.feed import LONGEST_HISTORY, Point
 
 COST = "sum(max by (nodepool) (karpenter_nodepools_cost_total{%s}))"
-"""Karpenter exposes this metric too. `max`, because one cluster has several replicas."""
+"""The PromQL query of the cluster's cost, in $/h. Karpenter exposes the same metric. `max`, because
+every replica of the controller may expose it."""
 
 LOWER_BOUND = "max(joiner_cluster_lower_bound_dollars_per_hour{%s})"
 

@@ -1,6 +1,7 @@
 """Evaluates a cluster for the user interfaces, in the solver's process.
 
-The first three arguments and the result None are those of `manager.solver.solving.decide`.
+The first three arguments of `planned` and `answered`, and their result None, are those of
+`manager.solver.solving.decide`.
 """
 
 from __future__ import annotations

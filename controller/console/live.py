@@ -33,7 +33,7 @@ TYPES_SECONDS = 600.0
 """How long instance types and prices are cached, because reading them takes many calls to AWS."""
 
 RETRY_SECONDS = 5.0
-"""The pause before a kind that cannot be listed is tried again."""
+"""The pause before the objects of a Kubernetes kind that could not be listed are listed again."""
 
 PROBE_SECONDS = 10.0
 """The interval at which the command checks that the API server still responds."""
@@ -61,7 +61,10 @@ class LiveCluster:
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`say` receives the progress and the warnings."""
+        """Start without data; `market` returns the source of instance types, None if there is none.
+
+        `say` receives the progress and the warnings.
+        """
         self._connect, self._market, self._say, self._clock = connect, market, say, clock
         self._mirror = Mirror(())
         self._settings: dict[str, Any] = {}

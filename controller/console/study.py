@@ -55,11 +55,11 @@ class Cluster(Protocol):
 
     @property
     def error(self) -> str:
-        """Why it cannot be read now; empty if it can."""
+        """Why the cluster cannot be read now; empty if it can."""
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set by every change; the reader clears it."""
+        """An event that every change of the cluster sets; the reader clears it."""
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
@@ -208,7 +208,7 @@ class Study:
         """Return the answer to a question about the cluster that was read.
 
         Raises:
-            UnanswerableError: it cannot be answered.
+            UnanswerableError: the question cannot be answered.
 
         """
         if self._problem is None:

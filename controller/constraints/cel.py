@@ -42,7 +42,7 @@ class CelError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """A Kubernetes quantity, in thousandths of its unit."""
+    """A Kubernetes quantity as an integer, in thousandths: `1` is 1000, `100m` is 100."""
 
     milli: int
 

@@ -1,4 +1,7 @@
-"""Resource lists as integers in thousandths of their unit, added and compared by name."""
+"""Resource lists as integers, added and compared by resource name.
+
+Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from controller.apis.kubernetes.pods import Container, ContainerStatus, Pod, Pod
 from controller.apis.kubernetes.quantities import MILLI, parse
 
 Resources = Mapping[str, int]
-"""Resource name to amount in thousandths of its unit; an absent name is zero."""
+"""Amounts by resource name, in thousandths of the resource's unit: millicores, and thousandths of a
+byte. The amount of an absent name is 0."""
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -22,7 +26,7 @@ WHOLE_POD = ""
 
 
 def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Return a resource list parsed from Kubernetes quantities, in thousandths of the unit.
+    """Return a resource list parsed from Kubernetes quantities, in thousandths of their unit.
 
     Raises:
         ValueError: one of the values is not a quantity.
@@ -32,7 +36,7 @@ def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
 
 
 def parsed_requests(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Return requests parsed from Kubernetes quantities, in thousandths of the unit.
+    """Return requests parsed from Kubernetes quantities, in thousandths of their unit.
 
     Raises:
         ValueError: one of the values is not a quantity, or negative; the message names the
@@ -80,7 +84,9 @@ def fits(requests: Resources, available: Resources) -> bool:
 
 
 def pod_requests(pod: Pod, resized: Mapping[str, Resources] | None = None) -> dict[str, int]:
-    """Return the resources that a pod takes of a node, in thousandths, including its pod slot.
+    """Return the resources that a pod takes of a node, including its pod slot.
+
+    Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
 
     `resized` is the result of `in_resize` for the pod, if the caller has it.
 

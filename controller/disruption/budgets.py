@@ -222,7 +222,7 @@ def _remaining_capacity(
 
 
 def capacity(node: Node) -> Resources:
-    """Return the CPU and memory of a node, in thousandths."""
+    """Return the CPU and memory of a node, in millicores and thousandths of a byte."""
     has = node.status.capacity
     return parsed({name: has[name] for name in (CPU, MEMORY) if name in has})
 

@@ -56,12 +56,12 @@ def _int32(text: str) -> int:
 
 
 def rescheduling_cost(pods: Iterable[Pod], settings: DisruptionSettings) -> float:
-    """Return the cost of evicting all of these pods."""
+    """Return the sum of the eviction costs of these pods; an ordinary pod costs 1."""
     return sum((eviction_cost(pod, settings) for pod in pods), 0.0)
 
 
 def disturbance(moving: Iterable[Pod], settings: DisruptionSettings) -> float:
-    """Return the cost of evicting these pods as consolidation counts it: no pod below 0."""
+    """Return the sum of the eviction costs of these pods; as in consolidation, no pod below 0."""
     return sum(max(eviction_cost(pod, settings), 0.0) for pod in moving)
 
 

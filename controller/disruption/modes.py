@@ -11,7 +11,7 @@ from controller.disruption.problem import DisruptionProblem
 
 
 class Mode(Enum):
-    """The use of a decision, from the least to the most strict."""
+    """What Joiner does with a decision: execute, recommend, or only log it (the strictest)."""
 
     ACT = "act"
     RECOMMEND = "recommend"

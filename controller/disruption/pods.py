@@ -53,7 +53,7 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
 
 
 def surges(pod: Pod) -> bool:
-    """Return whether an annotation of the pod requests a rollout of its Deployment.
+    """Return whether the pod's annotation `joiner.dev/surge` requests a rollout of its Deployment.
 
     A drain then restarts the Deployment instead of evicting the pod.
     """

@@ -40,8 +40,8 @@ class DisruptionSettings:
     lets all nodes follow as fast as budgets allow."""
 
     surge: bool = False
-    """Whether Deployments with one replica and the annotation are restarted instead of evicted, so
-    that a PodDisruptionBudget does not block the node."""
+    """Whether Deployments with one replica whose pod has the annotation `joiner.dev/surge` are
+    restarted instead of evicted, so that a PodDisruptionBudget does not block the node."""
 
     instalments: bool = True
     """Whether a group that saves only as a whole may be disrupted in instalments if the budgets do

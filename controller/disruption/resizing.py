@@ -23,7 +23,10 @@ from controller.state.snapshot import Snapshot
 
 
 def shortfall(pods: Iterable[Pod], allocatable: Resources) -> dict[str, int]:
-    """Return the requests of a node's pods beyond its allocatable resources, in thousandths."""
+    """Return the requests of a node's pods beyond its allocatable resources, by resource name.
+
+    Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
+    """
     free = subtract(allocatable, total(map(pod_requests, pods)))
     return {name: -amount for name, amount in free.items() if amount < 0}
 

@@ -3,7 +3,8 @@
 A `Loop` has a queue of keys for one reconciler. A key is at most once in the queue and is
 reconciled by one task at a time. It is requeued if the reconciler requests it or fails. A
 `Singleton` runs in rounds with pauses, which a nudge ends. Both ignore nudges while `run` does not
-run, because the code that starts a loop nudges all keys.
+run, because the code that starts a loop nudges all keys. To nudge is to report that the object with
+a key has changed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from controller.telemetry import logs
 from controller.telemetry.metrics import Metrics
 
 FIRST_RETRY_SECONDS = 0.05
-"""Most failures are conflicts because of a stale mirror, which is current after milliseconds."""
+"""The pause before the first retry. Most failures are conflicts because the mirror (the cached
+objects of the cluster) is stale for some milliseconds."""
 
 LONGEST_RETRY_SECONDS = 60.0
 

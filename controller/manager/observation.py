@@ -1,4 +1,4 @@
-"""The assembly of the mode Observe: it evaluates the cluster and changes nothing."""
+"""The assembly of the disruption mode `observe`: it evaluates the cluster and changes nothing."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
 
 @dataclass(slots=True, kw_only=True)
 class Course(courses.Course):
-    """The decisions about a world, the lower bound in $/h, and the duration of the decisions."""
+    """The decisions about a world, the lower bound in $/h, and their durations in seconds."""
 
     lower_bound: float = 0.0
     seconds: float = 0.0

@@ -74,7 +74,8 @@ class FileTypeRow(Wire):
 
 KWOK_GROUP = "karpenter.kwok.sh"
 KWOK_OVERHEAD = {"cpu": 100, "memory": 10 * 2**20 * 1000}
-"""The overhead of every instance type in Karpenter's kwok provider, in thousandths."""
+"""The overhead of every instance type in Karpenter's kwok provider: 100 millicores, and 10 MiB in
+thousandths of a byte."""
 
 _AWS_NAME = re.compile(r"^\w+\.(nano|micro|small|medium|large|\d*xlarge|metal)$", re.ASCII)
 

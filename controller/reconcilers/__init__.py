@@ -1,5 +1,6 @@
 """Control loops: read a snapshot, decide with a pure package, write through a port.
 
 Reconcilers are level-triggered and idempotent: an event only triggers a run, and a repeated step
-changes nothing. They communicate only through the cluster.
+changes nothing. They communicate only through the cluster. The mirror is the cluster's objects,
+cached in memory (`state.cluster`).
 """

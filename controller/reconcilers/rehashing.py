@@ -21,8 +21,8 @@ async def update_hashes(
 
     Args:
         ports: the API server, and the mirror, which receives each result.
-        claims: the NodeClaims of the pool or class with the new hash.
-        wanted: the annotations of that pool or class: its hash, and the hash's version.
+        claims: the NodeClaims of the NodePool or EC2NodeClass with the new hash.
+        wanted: that object's annotations with its hash and the hash's version.
         version: the key of the version among `wanted`.
 
     """

@@ -30,6 +30,7 @@ Terms:
                     preference
     eligibility     the variants and existing nodes that these constraints allow
     pending group   pending pods of one class; a pod group is a part of it for new nodes
+    unit            pods of a pod group that must share a new node; usually one pod
     topology group  a spread, affinity or anti-affinity; its tally counts pods per domain, pins are
                     the domains chosen for pods
     row             an instance type in one NodePool
@@ -42,4 +43,7 @@ Terms:
                     node
     headroom        the remaining amount of limits; a node's part of it is its consumption
     dual prices     the prices of resources and values of pods from the fluid program
+
+Unless stated otherwise, amounts of resources are in thousandths of the resource's unit: millicores,
+and thousandths of a byte. Costs and prices are in $/h.
 """

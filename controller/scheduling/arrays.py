@@ -39,7 +39,9 @@ def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAxis:
-    """The resources along an axis, by name; amounts are in thousandths of their units.
+    """The resources along an array axis, by name.
+
+    Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
 
     The catalog has an axis of all resources that instance types have. A solve has an axis of the
     resources that its pods request.

@@ -24,7 +24,7 @@ class Fill:
 
 
 def split_fills(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[str, Fill]]:
-    """Return the results for real pods alone, and the fill of every buffer by name.
+    """Return the results for real pods alone, and the `Fill` of each buffer, `namespace/name`.
 
     All new nodes stay, even those that hold only buffers' pods.
     """

@@ -243,9 +243,9 @@ class PlacementCauses:
         self._launch_options, self._headroom, self._tallies = launch_options, headroom, tallies
 
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Return the causes for such a pod, the most important first.
+        """Return why such a pod is unschedulable, the most important cause first.
 
-        `left` is the remaining amount of each limit.
+        `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
         impossible = pool_causes(self._catalog, pending.pod_class, pending.constraints)
         if pending.pod_class.device_requests is not None:
@@ -281,7 +281,7 @@ class PlacementCauses:
     def reached_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
         """Return a cause for each NodePool limit that allows no node that could hold such a pod.
 
-        `left` is the remaining amount of each limit.
+        `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
         node_types = self._launch_options.fitting_node_types(
             pending.eligibility.eligible, pending.size

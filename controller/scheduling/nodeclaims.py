@@ -121,7 +121,7 @@ class ClaimBuilder:
             pool: the index of the NodePool.
             reservation: the index of the capacity reservation that the node is packed on, or −1.
             pods: the keys of the pods.
-            requests: the sum of the pods' requests.
+            requests: the sum of the pods' requests, in thousandths of the resource's unit.
             needs_numbers: the results of `needs_number` for the requirements of the pods.
             consumed: for each limit, the amount that the packed node type uses. The amounts are
                 already subtracted from the remaining limits that the builder was made with.

@@ -47,8 +47,8 @@ class NewNode:
 
     `instance_types` are the names of the allowed types, the cheapest first, at most 600.
     `requirements` are the other requirements of the NodeClaim. `price` is the price of the cheapest
-    offering that meets them, in $/h. `requests` is the sum over the pods and the DaemonSet pods, in
-    thousandths.
+    offering that meets them, in $/h. `requests` is the sum over the pods and the DaemonSet pods, by
+    resource name, in thousandths of the resource's unit: millicores, and thousandths of a byte.
     """
 
     node_pool: str

@@ -27,7 +27,8 @@ class Settings:
     With several types the launch succeeds even if a zone has no capacity of some of them."""
 
     spot_price_factor: float = 2.5
-    """The same for spot; with more capacity pools to choose from, there are fewer interruptions."""
+    """Greatest price of an instance type on a spot NodeClaim, as a multiple of the cheapest.
+    With more capacity pools to choose from, there are fewer interruptions."""
 
     max_instance_types: int = 600
     """Greatest number of instance types on a NodeClaim."""

@@ -1,4 +1,4 @@
-"""The mirror of the cluster, and frozen snapshots of it.
+"""The mirror of the cluster (its objects, cached in memory), and frozen snapshots of it.
 
 `cluster` applies watch events and returns the present state. `snapshot` is the frozen and complete
 input of the engine, the same for a live and for a recorded cluster. Nothing here does I/O.

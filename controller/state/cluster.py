@@ -386,11 +386,11 @@ class Cluster:
         return self._claims_by_class.sorted_by_name(node_class)
 
     def claims_sharing(self, launch: SharedLaunch) -> Collection[NodeClaim]:
-        """Return the NodeClaims of a shared launch that exist and are not being deleted."""
+        """Return the NodeClaims that share a CreateFleet call, exist and are not being deleted."""
         return self._claims_by_launch.of(launch.token)
 
     def shared_launches(self) -> Set[str]:
-        """Return the tokens of the shared launches for which `claims_sharing` has NodeClaims."""
+        """Return the tokens of the CreateFleet calls for which `claims_sharing` has NodeClaims."""
         return self._claims_by_launch.groups()
 
     def nodes_in(self, node_pool: str) -> tuple[Node, ...]:
@@ -406,7 +406,9 @@ class Cluster:
         return self._attachments.sorted_by_name(node_name)
 
     def usage_of(self, node_pool: str) -> Resources:
-        """Return the capacity of a pool's nodes and, as `nodes`, their number; all in thousandths.
+        """Return the capacity of a pool's nodes by resource name and, as `nodes`, their number.
+
+        Amounts are in thousandths of the resource's unit; the number is in thousandths, too.
 
         It equals `usage` over all nodes. Cost: O(nodes that changed since the last call).
         """

@@ -1,7 +1,8 @@
 """The launches of a NodePool that were refused in a row, and how long to wait before the next.
 
-Pods leave a NodePool whose offerings are unavailable. A static NodePool has no such choice: without
-a pause it would create the NodeClaims again as soon as the refused ones are deleted.
+If the offerings of a NodePool are unavailable, its pods are scheduled to other NodePools. A static
+NodePool has no such choice: without a pause it would create the NodeClaims again as soon as the
+refused ones are deleted.
 """
 
 from __future__ import annotations

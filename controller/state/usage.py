@@ -20,7 +20,9 @@ NO_TYPES: Mapping[str, Iterable[InstanceType]] = MappingProxyType({})
 def usage(
     nodes: Iterable[StateNode], types: Mapping[str, Iterable[InstanceType]] = NO_TYPES
 ) -> dict[str, dict[str, int]]:
-    """Return, per pool, its nodes' resources and, as `nodes`, their number; all in thousandths.
+    """Return, per pool, its nodes' resources by name and, as `nodes`, their number.
+
+    Amounts are in thousandths of the resource's unit; the number is in thousandths, too.
 
     A node belongs to the NodePool of its label, whichever controller created it, and counts until
     it is deleted. Before its launch it counts as the largest of its instance types if `types` has
@@ -64,7 +66,7 @@ class PoolUsage:
                 self._add(part, 1)
 
     def of(self, pool: str) -> Resources:
-        """Return the total of a pool in thousandths; empty if it has no nodes."""
+        """Return the total of a pool, in the units of `usage`; empty if it has no nodes."""
         return {name: each.amount for name, each in self._sums.get(pool, {}).items()}
 
     def _add(self, part: _Part, sign: int) -> None:
@@ -129,7 +131,7 @@ class Sizes:
 
 
 def capacity(node: StateNode) -> Resources:
-    """Return the capacity of a node, in thousandths."""
+    """Return the capacity of a node, in thousandths of each resource's unit."""
     return _reported_resources(
         node,
         node.node.status.capacity if node.node is not None else {},
@@ -138,7 +140,7 @@ def capacity(node: StateNode) -> Resources:
 
 
 def allocatable(node: StateNode) -> Resources:
-    """Return the allocatable resources of a node, in thousandths."""
+    """Return the allocatable resources of a node, in thousandths of each resource's unit."""
     return _reported_resources(
         node,
         node.node.status.allocatable if node.node is not None else {},

@@ -27,7 +27,10 @@ from infra.policies import Place
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 WINDOWS_POLICIES = ("AmazonEKSVPCResourceController",)
-"""EKS needs it to assign addresses to pods on Windows nodes: EKS user guide, "Windows support"."""
+"""Policies of the cluster's role with which EKS assigns addresses to pods on Windows nodes.
+
+Source: EKS user guide, "Windows support".
+"""
 
 NODE_POLICIES = policies.NODE_ROLE_POLICIES
 FARGATE_POLICIES = ("AmazonEKSFargatePodExecutionRolePolicy",)
@@ -105,7 +108,8 @@ class ClusterArgs:
 
     namespace: pulumi.Input[str] = "kube-system"
     deployment: pulumi.Input[str] = "karpenter"
-    """Name of the controller's Deployment. With Fargate, its pods in `namespace` run there."""
+    """Name of the controller's Deployment. If the controller's compute is Fargate, its pods in
+    `namespace` run on Fargate."""
 
     access: Sequence[Access] = ()
     """Access entries in addition to that of the cluster's creator, who is its administrator."""

@@ -11,7 +11,10 @@ from controller.apis import labels
 from infra.clusterapi import ClusterLocation
 
 Remains = dict[str, list[str]]
-"""IDs of the AWS resources that were found, by kind; kinds without any are left out."""
+"""IDs or names of the AWS resources that were found, by kind, such as `network interfaces`.
+
+Kinds without any are left out.
+"""
 
 FILTER_VALUES = 200
 """Most values that EC2 accepts in one filter."""

@@ -49,7 +49,7 @@ def profile(location: ClusterLocation, name: str) -> None:
 
 
 def policy(location: ClusterLocation, arn: str, role: str) -> None:
-    """Delete an IAM policy of a role, with its versions. It must not be attached to another one."""
+    """Delete an IAM policy with its versions. It must not be attached to any role but `role`."""
     iam = location.client("iam")
     with contextlib.suppress(iam.exceptions.NoSuchEntityException):
         iam.detach_role_policy(RoleName=role, PolicyArn=arn)

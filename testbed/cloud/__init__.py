@@ -13,6 +13,13 @@ Beside the AWS APIs, the same port serves two more:
 - `/v1/credentials`, the EKS Pod Identity agent.
 
 Prices come from a formula (`prices`). They are not AWS's prices.
+
+Terms:
+
+    World     the state of the region that moto does not hold, and its settings
+    capacity pool  EC2's unused instances of one instance type in one zone, on-demand or spot
+    fault     an error or delay that a test causes in the next matching calls
+    seeded    of a resource: created at the start of the cloud
 """
 
 from testbed.cloud.cloud import Cloud

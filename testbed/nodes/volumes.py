@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 DRIVER = "ebs.csi.aws.com"
 ALLOCATABLE_VOLUMES = 25
-"""28 attachments of most Nitro instances, minus the root volume and two network interfaces."""
+"""Number of volumes of pods that a node can attach.
+
+Most Nitro instances have 28 attachments. The root volume and two network interfaces take three.
+"""
 
 ZONE = "topology.kubernetes.io/zone"
 TOPOLOGY_KEYS = ("kubernetes.io/os", "topology.ebs.csi.aws.com/zone", ZONE)

@@ -1,4 +1,4 @@
-"""A home for Pulumi's engine, with a plugin for everything the bundle needs.
+"""A home for Pulumi's engine, with a plugin for everything that Joiner's Pulumi program needs.
 
 The language host and the host of dynamic providers are next to the engine. The two resource
 plugins are under `PULUMI_HOME/plugins`. The engine therefore searches nothing on `PATH`, and

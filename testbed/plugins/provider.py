@@ -87,7 +87,7 @@ class Work:
     type: str
     identity: str = ""
     timeout: float | None = None
-    """Seconds; None if the program sets no limit."""
+    """The program's time limit for the operation, in seconds; None if it sets none."""
     report: Callable[[str], None]
     """Shows a line of progress beside the resource."""
 

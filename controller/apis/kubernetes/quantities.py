@@ -15,7 +15,7 @@ MILLI = 1000
 """Thousandths per unit."""
 
 MAX_AMOUNT = (2**63 - 1) * MILLI
-"""The maximum amount, in thousandths; a larger amount counts as this."""
+"""The maximum amount, in thousandths of the resource's unit; a larger amount counts as this."""
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

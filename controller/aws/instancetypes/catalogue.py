@@ -373,7 +373,10 @@ def _size(mapping: BlockDeviceMapping) -> str | int | None:
 
 
 def capacity(info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
-    """Return the capacity of a node by resource, in thousandths; resources with 0 are omitted."""
+    """Return the capacity of a node by resource name; resources with 0 are omitted.
+
+    Amounts are in thousandths of the resource's unit: millicores, and thousandths of a byte.
+    """
     devices = sum(n.count for n in info.neuron)
     amounts = {
         CPU: info.cpus * MILLI,
@@ -429,7 +432,7 @@ def kube_reserved(
 
 
 def reserved_cpu(cpu: int) -> int:
-    """Return the CPU reserved of a number of CPUs, both in thousandths.
+    """Return the CPU that is reserved on a node with `cpu` CPUs; both are in millicores.
 
     The share is largest for the first CPU and decreases after it.
     """
@@ -441,7 +444,7 @@ def reserved_cpu(cpu: int) -> int:
 
 
 def eviction_threshold(storage: int, memory: int, kubelet: Mapping[str, Any]) -> dict[str, int]:
-    """Return the kubelet's hard eviction thresholds by resource, in thousandths.
+    """Return the kubelet's hard eviction thresholds by resource name, in thousandths of a byte.
 
     `storage` and `memory` are the node's capacity, in thousandths of a byte.
     """
@@ -463,9 +466,9 @@ def _signal(text: str, whole: int) -> int:
 def overhead(
     info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits, whole: Resources
 ) -> dict[str, int]:
-    """Return the total resources that are not allocatable to pods, in thousandths.
+    """Return the total resources that are not allocatable to pods, by resource name.
 
-    `whole` is the node's capacity, as `capacity` returns it.
+    `whole` is the node's capacity, as `capacity` returns it; the result has the same units.
     """
     kubelet = node_class.spec.kubelet
     return total(

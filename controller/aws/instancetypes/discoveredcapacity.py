@@ -30,7 +30,10 @@ class DiscoveredCapacity:
         self._least: TTLCache[tuple[str, str], int] = TTLCache(MOST_KEPT, TTL, clock)
 
     def record(self, instance_type: str, image_id: str, memory: int) -> None:
-        """Record a node's memory capacity; recording the same value again renews its lifetime."""
+        """Record a node's memory capacity, in thousandths of a byte.
+
+        Recording the same value again renews its lifetime.
+        """
         if instance_type and image_id and memory > 0:
             key = instance_type, image_id
             known = self._least.get(key)
@@ -38,6 +41,9 @@ class DiscoveredCapacity:
             self.revision += self._least[key] != known
 
     def of(self, instance_type: str, image_id: str) -> int | None:
-        """Return the memory of an instance type with an AMI, or None if no node reported it."""
+        """Return the memory of an instance type with an AMI, in thousandths of a byte.
+
+        None if no node has reported it.
+        """
         known: int | None = self._least.get((instance_type, image_id))
         return known

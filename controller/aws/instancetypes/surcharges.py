@@ -47,7 +47,7 @@ class VolumePrices:
     rates: Mapping[str, float]
 
     def of(self, key: str) -> float:
-        """Return a rate; 0 if it is neither known nor derivable."""
+        """Return the price of a key in $ a month; 0 if it is neither known nor derivable."""
         if key in self.rates:
             return self.rates[key]
         if key in _RATIOS:
@@ -93,7 +93,7 @@ def surcharges(
     prices: VolumePrices,
     region: str,
 ) -> dict[str, Surcharges]:
-    """Return the price of a node of the EC2NodeClass besides its instance, by zone.
+    """Return the price of a node of the EC2NodeClass besides its instance, in $/h, by zone.
 
     `public_zones` are the zones with a subnet that gives instances a public IPv4 address.
     """

@@ -27,7 +27,7 @@ _ELSEWHERE = (InsufficientCapacityError, NodeClassNotReadyError, NodeClassUnknow
 """Errors that the EC2NodeClass or an event reports already, or that are temporary."""
 
 FLEET_QUOTA_EXCEEDED = "FleetQuotaExceeded"
-"""An insufficient capacity error that another choice of offerings does not resolve."""
+"""The reason of an insufficient capacity error that other offerings do not resolve."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class NodeClasses:
     verify: Callable[[EC2NodeClass], Awaitable[None]]
     caveats: Callable[[EC2NodeClass], Iterable[Caveat]]
     invalid_expression: Callable[[EC2NodeClass], str]
-    """Return which kubelet expression has no valid value; empty if all have one."""
+    """Returns which kubelet expression (in CEL) has no valid value; empty if all have one."""
 
     reserved_capacity: bool = True
     expressions: bool = False

@@ -37,7 +37,8 @@ BURSTABLE = "t"
 not recommended."""
 
 UNITS = {MEMORY: MILLI * 2**30}
-"""The units to which raised limits are rounded, in thousandths; 1 for other resources."""
+"""The step to which a raised limit is rounded up, by resource: 1 GiB of memory, in thousandths of a
+byte. Limits of other resources are rounded up to whole units."""
 
 FIXED = frozenset({f"{labels.AWS_GROUP}/instance-tenancy"})
 """Labels of instances whose values users do not choose by price."""

@@ -1,4 +1,4 @@
-"""The outcome of a decision: the cost of the moved pods since, and whether they run again."""
+"""The outcome of a decision: the cost of the moved pods since then, and whether they run again."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def replacements_cost(record: Disruption, observed: ObservedCluster) -> float:
 def updated_balance(
     balance: Balance, *, before: DisruptionStatus, after: Disruption
 ) -> Balance | None:
-    """Return the balance of savings after a record changed, or None if it stays the same.
+    """Return the totals of all decisions after one changed, or None if the totals stay the same.
 
-    `before` is the status before the change, and `after` the record after it.
+    `before` is the status of the Disruption before the change, and `after` the Disruption after it.
     """
     now = after.status
     closed = now.state if now.state != before.state else ""

@@ -65,7 +65,7 @@ class CloudDecorator:
         return await self._cloud.launched_for(claim)
 
     async def has_launched(self, launch: SharedLaunch) -> bool:
-        """Whether the cloud lists instances of a shared launch."""
+        """Whether the cloud lists instances of a launch that several NodeClaims share."""
         return await self._cloud.has_launched(launch)
 
     async def instances(self) -> Sequence[Instance]:

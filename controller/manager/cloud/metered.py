@@ -71,7 +71,7 @@ class MeteredCloud(CloudDecorator):
             return await super().launched_for(claim)
 
     async def has_launched(self, launch: SharedLaunch) -> bool:
-        """Whether the cloud lists instances of a shared launch."""
+        """Whether the cloud lists instances of a launch that several NodeClaims share."""
         with self._timed("List"):
             return await super().has_launched(launch)
 

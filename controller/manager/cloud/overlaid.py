@@ -52,7 +52,7 @@ class _PoolView:
 class OverlaidCloud(CloudDecorator):
     """Applies the NodeOverlays in force and the fee per node to the types of a NodePool.
 
-    `fee` is in $/h, for NodePools without an annotation.
+    `fee` is in $/h, for NodePools without the annotation `joiner.dev/node-price-per-hour`.
     """
 
     def __init__(self, cloud: RunningCloud, cluster: Cluster, fee: float = 0.0) -> None:

@@ -22,7 +22,7 @@ ON_DEMAND: Mapping[str, str | None] = {
     labels.CAPACITY_TYPE: labels.ON_DEMAND,
     **dict.fromkeys(labels.RESERVATION_LABELS),
 }
-"""The new labels."""
+"""The new labels of a node that left its capacity reservation; None removes a label."""
 
 log = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ MOST_KEPT = 200
 KEPT_FOR = timedelta(days=7)
 WITHDRAWN_KEPT_FOR = timedelta(hours=1)
 DECLINED_FOR = DAY
-"""How long nodes are not disrupted after a user declined it."""
+"""How long nodes are not disrupted after a user declined their disruption."""
 
 log = logging.getLogger(__name__)
 

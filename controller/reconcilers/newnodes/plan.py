@@ -28,7 +28,7 @@ a plan is cheap.
 """
 
 NOMINATED_GRACE = timedelta(seconds=30)
-"""The same for a pod that is still nominated for the node.
+"""How long after a node is initialized the plan of a pod that is still nominated for it is dropped.
 
 kube-scheduler clears the nomination of a pod that it cannot schedule. So a nominated pod has not
 been tried yet, or is being bound, which takes time on a busy control plane. There are two

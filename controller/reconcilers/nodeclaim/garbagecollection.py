@@ -23,7 +23,8 @@ PERIOD = timedelta(minutes=2)
 EAGER_PERIOD = timedelta(seconds=10)
 SHARED_PERIOD = timedelta(seconds=20)
 SHARED_FOR = timedelta(minutes=5)
-"""How long after the creation of NodeClaims with a shared launch to compare more often."""
+"""How long to compare cluster and EC2 more often after NodeClaims were created that share a
+CreateFleet call."""
 
 EAGER_RUNS = 20
 """How many runs after a start use `EAGER_PERIOD`, because restarts leave most garbage."""

@@ -100,8 +100,8 @@ instance, Joiner does not launch one.
 
 
 WRITING = timedelta(seconds=5)
-"""How long to wait for the next NodeClaim of a shared launch. If none is created within this time,
-the controller that creates them has stopped or failed."""
+"""How long to wait for the next of the NodeClaims that share a CreateFleet call. If none is created
+within this time, the controller that creates them has stopped or failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

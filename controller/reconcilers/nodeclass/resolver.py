@@ -20,7 +20,7 @@ from controller.reconcilers.writing import patched
 
 PERIOD = timedelta(minutes=1)
 UNREADY_PERIOD = timedelta(seconds=10)
-"""How often a class that is not ready is resolved again: a user is probably correcting it."""
+"""How often an EC2NodeClass that is not ready is resolved again: a user may be correcting it."""
 
 CLAIMS_WAIT = timedelta(seconds=10)
 
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resolver(PortUser):
-    """Resolves a class through the AWS API, and writes its status when it changes."""
+    """Resolves an EC2NodeClass through the AWS API, and writes its status when it changes."""
 
     ports: Ports
     ca_bundle: str = ""
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Resolve the class, or finalize it; returns when to run again."""
+        """Resolve the EC2NodeClass, or finalize it; returns when to run again."""
         node_class = self.cluster.get(EC2_NODE_CLASS, name)
         if node_class is None:
             return None

@@ -36,8 +36,9 @@ RECHECK = timedelta(minutes=1)
 """How soon to check again whether an instance type matches: EC2 may offer new instance types."""
 
 OUT_OF_SERVICE = timedelta(minutes=3)
-"""How long a pool is out of service after the condition was last written. A running destroy
-renews the condition; after an aborted destroy, the pool creates nodes again."""
+"""How long a pool creates no nodes after a stack that is being destroyed last set the condition
+`joiner.dev/InService` to False. The destroy renews the condition; if it is aborted, the pool
+creates nodes again."""
 
 
 @dataclass(frozen=True, slots=True)

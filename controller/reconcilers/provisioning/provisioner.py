@@ -51,7 +51,8 @@ PERIOD = timedelta(seconds=10)
 """How often pending pods are scheduled again: prices, capacity and limits change."""
 
 BINDING_PERIOD = timedelta(seconds=1)
-"""The same while pods are about to be bound: a pod that is not bound by then needs another node."""
+"""How often pending pods are scheduled again while pods are about to be bound: a pod that is not
+bound by then needs another node."""
 
 LAUNCH_WAIT = timedelta(seconds=30)
 """How long a round waits for launches whose result it needs: a stuck launch must not delay other

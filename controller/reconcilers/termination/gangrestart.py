@@ -44,7 +44,7 @@ class GangRestart(PortUser):
     ports: Ports
     eviction: Eviction
     _restarts: dict[str, _Restarts] = field(default_factory=dict)
-    """By the node's UID."""
+    """The restarts that the drain of a node causes, by the node's UID."""
 
     async def follow(self, node: Node, lost: Iterable[Pod]) -> None:
         """Evict the other pods of the gangs that lose these pods of a node.

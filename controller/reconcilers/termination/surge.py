@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Surge(PortUser):
-    """Restarts a Deployment for each pod on a draining node that requests it by annotation."""
+    """Restarts the Deployments of a draining node's pods that have `joiner.dev/surge: "true"`."""
 
     ports: Ports
     _until: dict[str, dict[str, datetime]] = field(default_factory=dict)

@@ -66,7 +66,7 @@ class Terminator(PortUser):
     surge: Surge | None = None
     gangs: GangRestart | None = None
     _progress: dict[str, _Progress] = field(default_factory=dict)
-    """By the node's UID."""
+    """The progress of each termination, by the node's UID."""
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Take the node's next steps; returns when to continue, None if there are none."""

@@ -19,7 +19,8 @@ class LimitHeadroom:
     """The limits of NodePools as arrays, with one column per pool and limited resource.
 
     `names`: the pool and the resource of each limit. `per_row`: catalog rows × limits, the amount
-    that one node of the row uses. `left`: limits, the remaining amounts.
+    that one node of the row uses. `left`: limits, the remaining amounts. Amounts are in thousandths
+    of the resource's unit.
     """
 
     names: tuple[tuple[str, str], ...]
@@ -62,7 +63,7 @@ def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimi
 def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHeadroom:
     """Return the remaining amount of every limit.
 
-    `used` is the usage by NodePool and resource name, in thousandths.
+    `used` is the usage by NodePool and resource name, in thousandths of the resource's unit.
     """
     names = [
         (number, pool.name, name)

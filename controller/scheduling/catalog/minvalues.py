@@ -99,8 +99,8 @@ def flexible_capacity(
 ) -> Matrix:
     """Return the capacity (node types × resources) that keeps enough instance types on a NodeClaim.
 
-    Node types that can never satisfy `minValues` get −1, which holds no pod, unless the policy is
-    `BestEffort`. With that policy, if no node with enough types holds a pod of one of the `sizes`,
+    Node types that can never satisfy `minValues` get −1, which holds no pod, unless
+    `MIN_VALUES_POLICY` is `BestEffort`. Then, if no node with enough types holds a pod of a `size`,
     the types that hold it keep the capacity for it.
     """
     result = capacity.copy()

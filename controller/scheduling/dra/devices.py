@@ -84,7 +84,10 @@ class AllocatedDevices:
         return AllocatedDevices(set(self.used), dict(self.counters), shares)
 
     def is_free(self, device: AllocatableDevice, share: Mapping[str, int]) -> bool:
-        """Whether the device, or this share of a shared device, can still be allocated."""
+        """Whether the device, or a share of it, can still be allocated.
+
+        `share` is the requested amount of each capacity of a shared device, by name.
+        """
         if device.key in self.used:
             return False
         parts = self.shares.get(device.key, ())

@@ -63,7 +63,7 @@ class DeviceNodes:
 
     @property
     def queries(self) -> list[Requirements]:
-        """The requirements that variants must distinguish: one per profile and one per reach."""
+        """The requirements that variants must distinguish: one per profile and one per `Reach`."""
         return [
             *(self._types([number]) for number in range(len(self.profiles))),
             *(dict(reach.labels) for reach in self.reaches),
@@ -72,7 +72,7 @@ class DeviceNodes:
     def alternatives(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
         """Return the alternative requirements for a new node of one such pod.
 
-        The result is empty if no new node can serve the pod. It is cached per signature.
+        The result is empty if no new node can serve the pod. Equal requests share a cached result.
         """
         cached = self._alternatives.get(device_requests.signature)
         if cached is None:

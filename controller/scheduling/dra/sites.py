@@ -32,7 +32,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSite:
-    """A possible new node for device allocation: the indices of its profile and of its reach."""
+    """A possible new node for device allocation: the indices of its `Profile` and its `Reach`."""
 
     profile: int
     reach: int
@@ -51,7 +51,7 @@ class NodeOptions:
     profile_of: Indices
 
     def fitting(self, pod_group: PodGroup) -> Indices:
-        """Return the indices of the node types that hold a unit of a pod group."""
+        """Return the indices of the node types that hold a unit (pods that share a node)."""
         inside = np.flatnonzero(pod_group.eligible[self.variants.variant_of])
         return inside[(self.capacity[inside] >= pod_group.size).all(axis=1)]
 

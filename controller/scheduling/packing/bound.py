@@ -55,7 +55,8 @@ MAX_CLASSES = 150
 """Greatest number of classes. Rules about sharing a node are dropped until there are no more."""
 
 NEW_PAIRS, NEW_CUTS, NEW_NODE_TYPES = 6, 3, 16
-"""Greatest numbers added per round: pairs per class, inequalities per node type, node types."""
+"""Greatest numbers added per round: pairs of class and node type, per class; inequalities, per node
+type; node types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,11 @@ def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
 class FluidSolution:
     """The optimum of the program and its duals.
 
-    `bought`: node types, in nodes. `resource_prices`: node types × resources. `values`: classes, in
-    $/h. `slot_prices`: groups × node types, the price of one slot of a group on a node.
-    `limit_prices`: limits, the price of one unit consumed, in addition to the price of the node.
-    `limit_value`: the part of the lower bound that is due to limits, at most 0.
+    `bought`: node types, in nodes. `resource_prices`: node types × resources, in $/h per unit of
+    `sizes`. `values`: classes, in $/h. `slot_prices`: groups × node types, in $/h for one slot of a
+    group on a node. `limit_prices`: limits, in $/h per unit of `consumption`, in addition to the
+    price of the node. `limit_value`: the part of the lower bound that is due to limits, in $/h, at
+    most 0.
     """
 
     bought: Vector
@@ -91,7 +92,7 @@ class FluidSolution:
 class FluidProgram:
     """A program over fixed node types and classes, solved again as demand shrinks.
 
-    `sizes`: classes × resources. `prices`: node types. `capacity`: node types × resources.
+    `sizes`: classes × resources. `prices`: node types, in $/h. `capacity`: node types × resources.
     `allowed`: classes × node types. `members`: groups × classes, of which a node takes at most
     `limits` (groups) pods. `consumption`: node types × limits, in total at most `headroom`
     (limits). `penalty`: classes, the cost per pod without a node, in $/h.

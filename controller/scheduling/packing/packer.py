@@ -458,7 +458,7 @@ def _open_best(
 
 
 class Spend:
-    """The program's remaining budget for each family of node types.
+    """The fluid program's remaining budget for each family of node types, in $/h.
 
     Node types of a family are in the same domains and have a similar ratio of CPU to memory. Sizes
     of a family cost about the same per unit. So it means little which sizes the program bought, but

@@ -19,16 +19,18 @@ from controller.scheduling.pods.groups import PodGroup
 from controller.scheduling.reporter import Reporter
 
 WORTH_OF_MOVABLE_NODES = 0.05
-"""Additional cost that is accepted to keep pods that pin their node apart from movable pods, per $
-of nodes that then have only movable pods. Consolidation can remove these nodes later."""
+"""Additional cost that is accepted to keep pods that pin their node (must not be evicted) apart
+from movable pods, per $ of nodes that then have only movable pods. Consolidation can remove these
+nodes later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchase:
     """Nodes that were bought together.
 
-    `left`: limits, the remaining amounts, in their own units. `bound`: a lower bound on the cost of
-    any nodes for the same pods, in $/h. `remaining`: the pod groups with pods without a node.
+    `left`: limits, the remaining amounts, in thousandths of the resource's unit; of reservations,
+    in instances. `bound`: a lower bound on the cost of any nodes for the same pods, in $/h.
+    `remaining`: the pod groups with pods without a node.
     `is_apart`: whether pods that pin their node have nodes of their own. `is_cheapest`: whether no
     other nodes for these pods cost less.
     """

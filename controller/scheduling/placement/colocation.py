@@ -27,8 +27,8 @@ def colocate(
 ) -> None:
     """Add pending pods as companions to the pod groups that all `affinity_groups` count, in order.
 
-    A host pod group is split if only some of its units get a companion. Pods without a host stay in
-    `pending`.
+    A pod group that gets companions (the host) is split if only some of its units get one. Pods
+    without a host stay in `pending`.
 
     Args:
         pending: The pods to colocate; the function removes the pods that it attaches.

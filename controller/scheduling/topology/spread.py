@@ -22,8 +22,8 @@ class DomainOption:
     """A combination of domains, with the capacity of its existing nodes and the price of new nodes.
 
     `fitting` is the number of pods that existing nodes hold. `launchable` says whether a new node
-    can be launched there, and `price` is a pod's share of the price of the cheapest one. `taken` is
-    the number of pods assigned.
+    can be launched there, and `price` is a pod's share of the price of the cheapest one, in $/h.
+    `taken` is the number of pods assigned.
     """
 
     pins: Pins

@@ -15,31 +15,43 @@ from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
 FILTER_VALUES: Final = 200
-"""Filter values of one Describe call.
+"""Maximum number of filter values of one Describe call.
 
 Source: EC2 API reference, "List and filter using the CLI and API".
 """
 
 FLEET_OVERRIDES: Final = 300
-"""Overrides of one fleet, all launch templates together: EC2 user guide, "Fleet quotas"."""
+"""Maximum number of overrides of one fleet, in all its launch templates together.
+
+Source: EC2 user guide, "Fleet quotas".
+"""
 
 FLEET_INSTANCES: Final = 1000
-"""Instances of one instant fleet: CreateFleet, `TotalTargetCapacity` of type `instant`."""
+"""Maximum number of instances of one instant fleet.
+
+Source: EC2 API reference, CreateFleet, `TotalTargetCapacity` of type `instant`.
+"""
 
 TAG_KEY, TAG_VALUE, TAGS = 128, 256, 50
-"""Characters of a key and of a value, tags of a resource: EC2 user guide, "Tag restrictions"."""
+"""Maximum number of characters of a tag's key and of its value, and of tags of a resource.
+
+Source: EC2 user guide, "Tag restrictions".
+"""
 
 ROLE_POLICIES: Final = 10
-"""Managed policies attached to one role: IAM user guide, "IAM and AWS STS quotas".
+"""Maximum number of managed policies attached to one role.
 
-The other IAM limits below have the same source.
+Source, also of the other IAM limits below: IAM user guide, "IAM and AWS STS quotas".
 """
 
 MANAGED_POLICY_SIZE, INLINE_POLICY_SIZE, TRUST_POLICY_SIZE = 6144, 10240, 2048
-"""Characters without white space. All inline policies of a role count together."""
+"""Maximum size in characters, without white space. All inline policies of a role count together."""
 
 RULE_TARGETS, RULES_OF_A_BUS = 5, 300
-"""Targets of a rule and rules of a bus: EventBridge user guide, "Amazon EventBridge quotas"."""
+"""Maximum number of targets of a rule, and of rules of an event bus.
+
+Source: EventBridge user guide, "Amazon EventBridge quotas".
+"""
 
 QUEUE_ATTRIBUTES: Final[Mapping[str, tuple[int, int]]] = {
     "DelaySeconds": (0, 900),
@@ -48,12 +60,15 @@ QUEUE_ATTRIBUTES: Final[Mapping[str, tuple[int, int]]] = {
     "ReceiveMessageWaitTimeSeconds": (0, 20),
     "VisibilityTimeout": (0, 43200),
 }
-"""SQS queue attribute → smallest and largest value: SQS API reference, SetQueueAttributes."""
+"""SQS queue attribute → smallest and largest value, in seconds; `MaximumMessageSize` is in bytes.
+
+Source: SQS API reference, SetQueueAttributes.
+"""
 
 ACCESS_ENTRIES, ASSOCIATIONS = 1000, 5000
-"""Access entries and Pod Identity associations of one cluster: EKS user guide, "Service quotas".
+"""Maximum number of access entries, and of Pod Identity associations, of one cluster.
 
-Both kinds of resource have at most 50 tags.
+Each of these resources has at most 50 tags. Source: EKS user guide, "Service quotas".
 """
 
 

@@ -1,4 +1,4 @@
-"""CreateFleet of type `instant`, and RunInstances: which pools serve a launch, at which price.
+"""CreateFleet of type `instant`, and RunInstances: which capacity pools serve a launch, and prices.
 
 Every pair of launch template and override is a candidate. The answer reports candidates
 that cannot be launched in `Errors`. The others are filled in the order of the allocation
@@ -30,7 +30,7 @@ UNRANKED = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pool that could serve the fleet."""
+    """A capacity pool that could serve the fleet."""
 
     plan: Plan
     available: int
@@ -42,7 +42,7 @@ class Candidate:
 
 @operation("ec2", "CreateFleet")
 def create_fleet(world: World, call: Call) -> Mapping[str, Any]:
-    """Launch the target capacity at once, from the pools that the allocation strategy prefers."""
+    """Launch the target capacity from the capacity pools that the allocation strategy prefers."""
     if call.get("Type", "maintain") != "instant":
         raise AwsError(
             "NotImplementedInTestCloud",

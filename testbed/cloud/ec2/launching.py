@@ -217,7 +217,7 @@ def _reservation(
 
 
 def available_capacity(world: World, plan: Plan, *, max_price: float | None = None) -> int:
-    """Return how many instances the plan's pool can give now. Raises AwsError if none.
+    """Return how many instances the plan's capacity pool has now. Raises AwsError if none.
 
     `max_price` is the caller's highest spot price in $/h; None is no limit.
     """
@@ -280,7 +280,7 @@ def launch(
     service_tags: Mapping[str, str] | None = None,
     token: str | None = None,
 ) -> list[Instance]:
-    """Create and return `count` instances of a plan. The caller has checked the pool's capacity.
+    """Create and return `count` instances of a plan. The caller has checked the available capacity.
 
     `tag_specifications` are added to those of the plan. `service_tags` are tags that AWS sets.
     `token` is the caller's client token.

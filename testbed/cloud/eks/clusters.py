@@ -24,7 +24,7 @@ from testbed.cloud.state.world import World, now
 
 LEAST_ZONES: Final = 2
 FREE_ADDRESSES: Final = 5
-"""Free addresses in each control-plane subnet.
+"""The number of free IP addresses that each control-plane subnet must have.
 
 EKS user guide, "Subnet requirements for clusters".
 """

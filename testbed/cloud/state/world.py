@@ -30,37 +30,37 @@ class Settings:
     """Delays of the region, in seconds. AWS's own delays are longer."""
 
     pending: float = 0.5
-    """From launch to running."""
+    """Seconds from an instance's launch to the state `running`."""
 
     shutting_down: float = 1.0
-    """From TerminateInstances to terminated."""
+    """Seconds from TerminateInstances to the state `terminated`."""
 
     terminated_visible: float = 60.0
-    """How long EC2 still describes a terminated instance; 1 h in AWS."""
+    """Seconds for which EC2 still describes a terminated instance; 1 h in AWS."""
 
     visible_after: float = 0.0
-    """From the creation of an EC2 or IAM resource until calls can see it (see `consistency`).
+    """Seconds from the creation of an EC2 or IAM resource until calls see it (see `consistency`).
 
-    Seconds in AWS; 0 here unless a test sets it.
+    0 unless a test sets it; a few seconds in AWS.
     """
 
     tagging: float = 0.0
-    """From the tagging of an EC2 resource until descriptions and filters show the tag.
+    """Seconds from the tagging of an EC2 resource until descriptions and filters show the tag.
 
-    Applies to new and existing resources; seconds in AWS. IAM conditions see the tag at once.
+    Applies to new and existing resources; a few seconds in AWS. IAM conditions see the tag at once.
     """
 
     associating: float = 0.0
-    """From the creation of a Pod Identity association until new pods get its role.
+    """Seconds from the creation of a Pod Identity association until new pods get its role.
 
-    Also from its deletion until new pods no longer get the role. Seconds in AWS.
+    Also from its deletion until new pods no longer get the role. A few seconds in AWS.
     """
 
     creating: float = 0.2
-    """Time to create or delete a cluster, node group or Fargate profile; 10 min in AWS."""
+    """Seconds to create or delete a cluster, node group or Fargate profile; 10 min in AWS."""
 
     interruption: float = 120.0
-    """From a spot interruption notice to the instance's termination, as in AWS."""
+    """Seconds from a spot interruption notice to the instance's termination, as in AWS."""
 
     def change(self, values: Mapping[str, Any]) -> None:
         """Change delays.
@@ -87,7 +87,7 @@ class ClusterFacts:
     name: str
     endpoint: str
     certificate_authority: str
-    """PEM, base64-encoded."""
+    """The API server's CA certificate: PEM, base64-encoded."""
 
     version: str
     oidc_issuer: str

@@ -66,7 +66,7 @@ SETTINGS: Final = frozenset(
 
 
 class AwsProvider(Provider):
-    """The AWS provider, as far as the bundle needs it."""
+    """The AWS provider, as far as Joiner's Pulumi program needs it."""
 
     name = "aws"
     version = "7.51.1"

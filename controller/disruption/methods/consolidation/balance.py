@@ -24,7 +24,10 @@ LEAST_SCORE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The cost of each Balanced NodePool in $/h, and the cost of disrupting all of it, by name."""
+    """The price of each Balanced NodePool in $/h, and the cost of disrupting all of it.
+
+    Keys are NodePool names. `disturbance` counts eviction costs; an ordinary pod costs 1.
+    """
 
     price: Mapping[str, float]
     disturbance: Mapping[str, float]

@@ -25,7 +25,7 @@ from controller.disruption.model import ClusterModel
 from controller.scheduling.arrays import Indices, Vector
 
 VISITS = 300_000
-"""The number of flips in a search, times the number of nodes: about a second."""
+"""The number of flips in a search is this, divided by the number of nodes: about a second."""
 
 LARGE, DEEPER = 500, 5
 """The number of nodes from which `VISITS` applies unscaled, and the largest multiple of it. Smaller
