@@ -13,6 +13,10 @@ PY = $$($(PYTHON) -m testbed.environment || echo false)
 .PHONY: version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
 .DEFAULT_GOAL := help
 
+# Two processes run the tests. Each takes a whole file at a time, because its tests share fixtures,
+# in the order of tests/conftest.py.
+WORKERS = -n 2 --dist loadfile --no-loadscope-reorder
+
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
@@ -20,14 +24,14 @@ demo: ## the whole demonstration on this machine: cluster, pods, nodes, destroy,
 	@py=$(PY); exec $$py -m testbed demo
 
 test: check ## lint, types, layers, then every test
-	@py=$(PY); exec $$py -m pytest -n 2 --dist loadgroup
+	@py=$(PY); exec $$py -m pytest $(WORKERS)
 
 check: ## lint, types and layers only
 	@py=$(PY); bin=$$(dirname $$py); \
 	$$bin/ruff check . && $$bin/ruff format --check . && $$bin/mypy && $$bin/lint-imports
 
 unit: ## the tests that start and build nothing: less than three minutes on two cores
-	@py=$(PY); exec $$py -m pytest -m unit -n 2 --dist loadgroup
+	@py=$(PY); exec $$py -m pytest -m unit $(WORKERS)
 
 pythons: ## the unit tests on every supported Python
 	@py=$(PY); exec $$py -m tests.pythons

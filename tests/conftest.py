@@ -6,7 +6,6 @@ import functools
 import gc
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import botocore.session
 import croniter  # noqa: F401  # its import starts `file`, and no unit test may start a process
@@ -88,24 +87,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         _obtain(session.config, [toolset for built in BUILT.values() for toolset in built()])
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Return the scheduler that distributes tests over workers."""
-    from tests.workers import FilesAndClusters  # a run without workers must not import it
-
-    return FilesAndClusters(config, log)
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the unit tests, and the tests that must share one worker."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the unit tests; in a run with several workers, put the slow files first.
+
+    Workers take the files in this order. A file that takes minutes would otherwise be the last one,
+    while the other workers have nothing left to do.
+    """
+    slow = set()
     for item in items:
         for fixture in NEEDED.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.needs(NEEDED[fixture]))
         if _needs_control_plane(item):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
+            slow.add(item.path)
         elif not any(item.get_closest_marker(name) for name in ("needs", "long", "process")):
             item.add_marker(pytest.mark.unit)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
