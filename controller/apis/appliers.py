@@ -28,7 +28,7 @@ class Applier:
     """A tool that applies an object."""
 
     name: str
-    """Tool, kind and name of the object that applies it, such as `Helm's release web`."""
+    """The tool, and kind and name of what applies the object, such as `Helm's release web`."""
 
     restores: bool
     """Whether the tool reverts changes and deletions by others."""

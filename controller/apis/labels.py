@@ -188,7 +188,7 @@ TAG_CLUSTER_NAME = "eks:eks-cluster-name"
 TAG_NODECLAIM = "karpenter.sh/nodeclaim"
 TAG_DISCOVERY = "karpenter.sh/discovery"
 TAG_INSTALLATION = "joiner.dev/installation"
-"""A tag of Joiner: the installation that created a resource.
+"""A tag of Joiner: the installation (a deployment of Joiner) that created a resource.
 
 Karpenter's tags do not distinguish installations. As an annotation of a NodeClaim: the installation
 that launched or adopted its instance.

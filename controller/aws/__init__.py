@@ -1,4 +1,4 @@
-"""The AWS adapter of the cloud provider port, and the only package that imports boto3.
+"""Implements the interface of a cloud provider for AWS, and is the only package that imports boto3.
 
 It translates requests and responses, and makes no decisions. `errors` is the only module that
 translates the errors of botocore.
@@ -12,4 +12,7 @@ translates the errors of botocore.
 * `instances`      finds and terminates the instances of this cluster; `drift` compares them
                    with their EC2NodeClass
 * `interruption`   reads the interruption queue and EC2's instance status checks
+
+An installation is one deployment of Joiner. It changes only resources that have its own value of
+the tag `joiner.dev/installation`.
 """

@@ -356,7 +356,7 @@ class AWSCloudProvider:
         return (await self._instances.get(provider_id)).instance
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return the NodeClaim's instance; calls close together share a request."""
+        """Return the NodeClaim's instance, or None; calls close together share a request."""
         return await self._launcher.launched_for(claim)
 
     async def has_launched(self, launch: SharedLaunch) -> bool:

@@ -1,7 +1,7 @@
 """Evaluates a cluster for the user interfaces, in the solver's process.
 
-The first three arguments of `planned` and `answered`, and their result None, are those of
-`manager.solver.solving.decide`.
+The first three arguments of `planned` and `answered` are those of `manager.solver.solving.decide`.
+Their result None means, as there, that the process does not have all pods of the cluster.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import semver
 from controller.apis.kubernetes.quantities import MILLI, parse
 
 MAX_CHARACTERS = 10 * 1024
-"""The maximum length of an expression, as in the API server."""
+"""The maximum length of an expression in characters, as in the API server."""
 
 MAX_RESULTS = 50_000
 """The maximum number of cached results, which take about 10 MB."""

@@ -32,8 +32,8 @@ class DisruptionSettings:
     of an evicted pod is younger, its age applies."""
 
     cool_down: timedelta = timedelta(minutes=10)
-    """The time after a pod's start in which its eviction costs more, up to three times as much. It
-    is also the shortest time over which a saving counts, however young the workload is."""
+    """The time after a pod's start in which its eviction costs more, up to three times as much.
+    A saving counts for at least this time, however young the workload is."""
 
     image_soak: timedelta = timedelta(minutes=10)
     """How long the first node of a NodePool with a new AMI must run before other nodes follow; 0
@@ -78,8 +78,8 @@ def settings_of(options: Options) -> DisruptionSettings:
 
 
 EVICTIONS_FREE = DisruptionSettings(eviction_price=0.0, image_soak=timedelta(0), instalments=False)
-"""Every saving counts, however many pods it evicts, and each node counts by itself, as in
-Karpenter."""
+"""Settings under which every saving counts, however many pods it evicts, and each node counts by
+itself, as in Karpenter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

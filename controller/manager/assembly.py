@@ -1,4 +1,4 @@
-"""Creates every reconciler with its ports."""
+"""Creates every reconciler with its ports, the interfaces that it uses."""
 
 from __future__ import annotations
 

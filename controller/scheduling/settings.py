@@ -16,11 +16,12 @@ class Settings:
     """Settings of a solve; names in capitals are settings of the controller."""
 
     preference_policy: str = RESPECT
-    """`PREFERENCE_POLICY`: whether preferences are required until they cannot be satisfied."""
+    """`PREFERENCE_POLICY`: with `Respect`, preferences of pods are required until they cannot be
+    satisfied; with `Ignore`, they are ignored."""
 
     min_values_policy: str = STRICT
-    """`MIN_VALUES_POLICY`: whether `minValues` may be lowered if otherwise no node could be
-    launched."""
+    """`MIN_VALUES_POLICY`: with `BestEffort`, `minValues` are lowered if otherwise no node could be
+    launched; with `Strict`, they are not."""
 
     price_factor: float = 1.5
     """Greatest price of an instance type on an on-demand NodeClaim, as a multiple of the cheapest.

@@ -79,8 +79,8 @@ FINALIZED: tuple[Kind[Any], ...] = (
 """Kinds whose objects no longer exist once they are being deleted without a finalizer."""
 
 JOINED_AT_ONCE = 200
-"""The number of changed nodes that are joined at once, before a query needs them. The first list
-contains thousands of nodes."""
+"""The number of changed nodes at which each is joined with its NodeClaim before a query needs it.
+The first list contains thousands of nodes, which one query should not have to join."""
 
 CLOSED = "closed"
 """The index group of nodes that accept no pods yet."""
@@ -338,9 +338,11 @@ class Cluster:
         return self._pending.has_undecided(now)
 
     def becomes_pending(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether a pod is pending after a change, which no report on an equal pod predicted.
+        """Whether a pod is pending after a change.
 
-        `before` and `after` are the pod before and after the change; None if it did not exist.
+        False if the change only confirms that an untried pod is unschedulable, as a report on an
+        equal pod predicted. `before` and `after` are the pod before and after the change; None if
+        it did not exist.
         """
         return self._pending.becomes_pending(before, after)
 

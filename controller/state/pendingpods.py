@@ -90,9 +90,11 @@ class PendingPods:
         )
 
     def becomes_pending(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether a pod is pending after a change, which no report on an equal pod predicted.
+        """Whether a pod is pending after a change.
 
-        `before` and `after` are the pod before and after the change; None if it did not exist.
+        False if the change only confirms that an untried pod is unschedulable, as a report on an
+        equal pod predicted. `before` and `after` are the pod before and after the change; None if
+        it did not exist.
         """
         if after is None or not is_provisionable(after):
             return False

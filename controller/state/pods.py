@@ -79,7 +79,7 @@ def pending_resize(pod: Pod) -> Condition | None:
     """Return the condition `PodResizePending` while the kubelet cannot apply an in-place resize.
 
     Its reason is `Deferred` if the node lacks capacity now, or `Infeasible` if the node can never
-    hold the pod at its new size.
+    hold the pod at its new size. Returns None if no resize is pending.
     """
     pending = conditions.find(pod.status.conditions, "PodResizePending")
     return pending if pending is not None and pending.is_true and not is_terminal(pod) else None

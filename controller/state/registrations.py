@@ -12,8 +12,8 @@ MAX_RESULTS = 4
 """The number of results that are kept for a NodePool, as in Karpenter."""
 
 MIN_FAILURES = 2
-"""The number of failures among them that make a NodePool unhealthy; this number of consecutive
-failures starts its backoff."""
+"""The number of failures among the last `MAX_RESULTS` results that make a NodePool unhealthy; this
+number of consecutive failures starts its backoff."""
 
 PAUSES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60))
 """The waiting times of a NodePool in backoff before it tries one node: after the backoff started,

@@ -36,7 +36,7 @@ class Left:
 
     title: str
     removal: str
-    """Command that deletes it."""
+    """Command that deletes the resource."""
 
     def __str__(self) -> str:
         return self.title

@@ -188,7 +188,7 @@ class Prices:
         self._known: dict[tuple[str, str, str], float | None] = {}
 
     def of(self, node: Node) -> float | None:
-        """Return the price of a node per hour, None if AWS does not return one."""
+        """Return the price of a node per hour in the region's currency, None if it is unknown."""
         is_spot = node.capacity_type == labels.SPOT
         key = (node.instance_type, node.capacity_type, node.zone if is_spot else "")
         if key not in self._known:

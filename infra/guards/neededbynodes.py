@@ -79,7 +79,7 @@ class RunningNode:
 
     identity: str
     profile: str = ""
-    """ARN of its instance profile; empty if it is not known."""
+    """ARN of the node's instance profile; empty if it is not known."""
 
     roles: frozenset[str] = frozenset()
     """ARNs of the roles in that profile; empty if they are not known."""

@@ -122,7 +122,7 @@ class NoAssociationArgs:
     namespace: pulumi.Input[str]
     service_account: pulumi.Input[str]
     stack: str
-    """organization/project/stack."""
+    """The full name of the stack, organization/project/stack."""
 
 
 class NoAssociation(RegisteredResource, module="joiner", name="NoAssociation"):

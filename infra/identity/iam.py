@@ -163,7 +163,7 @@ class ControllerRoleArgs:
 
     path: str | None = None
     prefix: str = names.PREFIX
-    """Prefix of the names of its policies."""
+    """Prefix of the names of the role's policies."""
 
     statements: Sequence[Wire] = ()
     """IAM statements in addition to those that Joiner needs."""

@@ -77,7 +77,7 @@ class Leftovers:
         return frozenset(role["Arn"] for role in described["InstanceProfile"]["Roles"])
 
     def made_profiles(self) -> dict[str, list[str]]:
-        """Return the role names in each instance profile that the controller created, by name."""
+        """Return the role names in each profile that the controller created, by profile name."""
         return dict(self._profiles())
 
     def remains(self) -> Remains:

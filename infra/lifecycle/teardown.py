@@ -59,7 +59,10 @@ PATIENCE_SECONDS = 60.0
 """How long the destroy waits for an API server that does not answer."""
 
 OUT_OF_SERVICE_SECONDS = 60.0
-"""How often the condition of a NodePool is renewed; the controller honors it for some minutes."""
+"""How often a NodePool's condition `joiner.dev/InService` is set to False again.
+
+The controller ignores the condition some minutes after the last write.
+"""
 
 NODE_CLASS_SECONDS = 60.0
 PROOF_SECONDS = 600.0

@@ -29,7 +29,7 @@ from testbed.progress import SILENCE, Progress
 from testbed.region.cluster import Cluster
 
 CLOUD_READY_SECONDS = 60.0
-"""Timeout for the cloud to print its URL, in seconds; it needs about 3."""
+"""Timeout for the cloud to print its URL, in seconds; the cloud needs about 3."""
 
 
 class Part(StrEnum):

@@ -26,8 +26,8 @@ ZONES_IN_USE = "ZonesInUse"
 CAPACITY_BLOCK = "capacity-block"
 
 CAPACITY_BLOCK_NOTICE = timedelta(minutes=40)
-"""Time before the end of a capacity block at which it is drained. EC2 terminates its instances 30
-minutes before the end."""
+"""Time before the end of a capacity block at which its nodes are drained. EC2 terminates its
+instances 30 minutes before the end."""
 
 CUSTOM = "Custom"
 """The AMI family whose nodes join the cluster by means of the user's own user data."""

@@ -35,7 +35,7 @@ class SharedLaunch:
 
     @property
     def annotation(self) -> str:
-        """The value of the annotation."""
+        """The value of the annotation `joiner.dev/shared-launch`."""
         return f"{self.token}/{self.position}/{self.size}"
 
 

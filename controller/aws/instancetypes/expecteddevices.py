@@ -161,7 +161,10 @@ class Sharing:
     takes_all: bool = False
 
     def capacity(self, memory: str) -> dict[str, DeviceCapacity]:
-        """Return the capacity of a GPU with this memory, of which claims consume parts."""
+        """Return the amounts of a GPU that claims can consume, by name: its memory, its shares.
+
+        `memory` is the GPU's memory, a quantity.
+        """
         minimum, default = ("1Mi", memory) if self.takes_all else ("0", "0")
         parts = {MEMORY: _consumable(memory, minimum, default, "1Mi")}
         if self.shares:

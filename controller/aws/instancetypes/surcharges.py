@@ -21,7 +21,7 @@ Source: https://aws.amazon.com/vpc/pricing/
 """
 
 FREE_IOPS, FREE_THROUGHPUT = 3000, 125
-"""IOPS and MiB/s of a gp3 volume that its price includes."""
+"""IOPS and throughput in MiB/s that the price per GiB of a gp3 volume includes."""
 
 IO2_TIERS = (32_000, 64_000)
 """IOPS of an io2 volume from which AWS charges the price of the second and of the third tier."""

@@ -19,7 +19,7 @@ PERIOD = 60.0
 """Seconds between two calls."""
 
 FAILED_FOR = timedelta(minutes=2)
-"""How long a check must have failed before it becomes a notice: checks can fail briefly."""
+"""How long a status check must have failed before Joiner acts on it: checks can fail briefly."""
 
 DENIED_BACKOFF = timedelta(minutes=15)
 """How long the controller does not call EC2 after it was not authorized.

@@ -39,7 +39,10 @@ class PlacementGroup:
         return tuple(str(number) for number in range(1, count + 1))
 
     def part(self, partition: str) -> str:
-        """Return the key of recorded refusals of a partition; of the whole group if it is empty."""
+        """Return the key by which refusals of a partition are recorded.
+
+        If `partition` is empty, it is the key for the whole placement group.
+        """
         return f"{self.id}/{partition}" if partition else self.id
 
 
@@ -85,7 +88,7 @@ class PlacementGroups:
             return group
 
     def known(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
-        """Return the placement group that `find` returned last, however old."""
+        """Return the last result of `find` for the selector, however old; None if there is none."""
         return self._known[selector][1] if selector in self._known else None
 
     async def _described(self, selector: PlacementGroupSelector) -> PlacementGroup | None:

@@ -1,7 +1,8 @@
 """AMIs: which ones an EC2NodeClass selects, and which instance types each supports.
 
 An alias names an AMI family and a version. SSM parameters that AWS publishes resolve it to AMI IDs,
-one per architecture and variant. Other selector terms are queries to EC2.
+one per architecture and variant (standard, NVIDIA, Neuron). Other selector terms are queries to
+EC2.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CACHED_SECONDS = 900.0
 """Seconds for which the state of a profile is cached; a refusal by EC2 ends it earlier."""
 
 DENIED_BACKOFF = 900.0
-"""Seconds without calls to IAM after it denied access to a profile."""
+"""Seconds without calls to IAM after IAM denied access to a profile."""
 
 HOW_TO_GRANT = "set joiner:instanceProfiles to managed to grant the permissions"
 """How to grant the permissions by a setting of the stack."""

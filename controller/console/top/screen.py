@@ -98,7 +98,7 @@ class Lines(ScrollView, can_focus=True):
 
     @property
     def line(self) -> Line | None:
-        """The line under the cursor."""
+        """The line under the cursor; None if the table has no lines."""
         return self._sheet.line(self.cursor) if self.cursor < len(self._sheet.keys) else None
 
     def action_move(self, steps: int) -> None:

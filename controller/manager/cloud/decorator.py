@@ -109,7 +109,7 @@ class CloudDecorator:
         return self._cloud.shifted_zones()
 
     def mark_unavailable(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Treat an offering as unavailable for a while."""
+        """Treat an offering as unavailable for some minutes."""
         self._cloud.mark_unavailable(instance_type, zone, capacity_type)
 
     def record_capacity(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:

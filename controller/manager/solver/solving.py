@@ -353,7 +353,10 @@ def decide(request: bytes, running: Sequence[int], offer: bytes, seconds: float)
 def confirm(
     request: bytes, running: Sequence[int], offer: bytes, seconds: float, decision: Decision
 ) -> Confirmation | None:
-    """Return the commands of a decision that are still valid; arguments as for `decide`."""
+    """Return the commands of a decision that are still valid.
+
+    The other arguments and the result None are those of `decide`.
+    """
     from controller.disruption.methods import order
 
     with _uncollected():

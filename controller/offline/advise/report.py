@@ -257,7 +257,7 @@ def _cost_of(problem: DisruptionProblem) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
-    """The cost of a change of NodePools, and the nodes that drift because of it."""
+    """The cost of a change of NodePools in $/h, and the nodes that drift because of the change."""
 
     now: DisruptionProblem
     before: Forecast

@@ -144,7 +144,7 @@ class ClaimWriter(PortUser):
         return claim
 
     def expect(self, name: str, pods: Sequence[Pod], patience: timedelta) -> None:
-        """Nominate a node or NodeClaim for pods for this long, so that it is not disrupted."""
+        """Nominate a node or NodeClaim for pods, so that it is not disrupted within `patience`."""
         for pod in pods:
             self.plan.expect(pod, name)
         if pods:

@@ -180,8 +180,9 @@ def _largest_share(problem: PackingProblem) -> Matrix:
 
 
 def spread_evenly(space: Indices, left: int) -> Indices:
-    """Return how many of `left` pods each node gets, as evenly as the `space` allows; nodes.
+    """Return how many of `left` pods each node gets, as evenly as possible (nodes).
 
+    `space` (nodes) is the number of pods that each node can still take.
     If the pods cannot be divided evenly, the first nodes get one pod more.
     """
     if space.sum() <= left:

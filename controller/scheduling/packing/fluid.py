@@ -21,7 +21,7 @@ from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 TOLERANCE = 1e-7
 """Relative tolerance: a pair that gains at most this share of the class's value does not enter.
-HiGHS has the same tolerance."""
+HiGHS, the solver of linear programs, has the same tolerance."""
 
 MAX_ROUNDS = 30
 """Greatest number of rounds in which pairs enter."""

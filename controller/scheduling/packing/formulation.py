@@ -325,7 +325,10 @@ def port_conflicts(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[boo
 
 
 def raise_to_floor(prices: Vector) -> Vector:
-    """Return prices for packing; prices below the floor become values just above it, in order."""
+    """Return prices for packing, in $/h; those below `PRICE_FLOOR` become values just above it.
+
+    The order of the prices stays the same.
+    """
     tiny = prices < PRICE_FLOOR
     top = prices[tiny].max(initial=0.0) or 1.0
     return np.where(tiny, PRICE_FLOOR * (1.0 + np.minimum(prices, top) / (2.0 * top)), prices)

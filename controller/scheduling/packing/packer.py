@@ -48,8 +48,8 @@ NEAR_BEST, MAX_MORE = 1.02, 8
 of the best; and the greatest number of further ones."""
 
 TINY = 1e-7
-"""Purchases of the program below this fraction of a node count as none. HiGHS has the same
-tolerance."""
+"""Purchases of the fluid program below this fraction of a node count as none. HiGHS, the solver of
+linear programs, has the same tolerance."""
 
 WORST_SCORE = 1e30
 """The price per value of a node that holds no pods; greater than any other."""

@@ -18,7 +18,7 @@ prices. Little is lost by that: the packer finally changes each node to the chea
 holds its pods."""
 
 LADDER_STEP = 1.12
-"""Factor between the prices of two rungs of that ladder."""
+"""Factor between the prices of two rungs of a ladder of prices (see `price_ladder`)."""
 
 NO_NODE_TYPES: Indices = np.zeros(0, dtype=np.int64)
 

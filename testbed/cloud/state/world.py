@@ -76,7 +76,7 @@ class Settings:
             setattr(self, name, float(value))
 
     def as_json(self) -> dict[str, float]:
-        """Return the current delays."""
+        """Return the current delays in seconds, by the names of the fields."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 

@@ -48,7 +48,7 @@ class Plan:
         """Start with the plan that removes no node.
 
         `evictions` (nodes) is the cost of emptying a node, in $/h. `capacity_price` (nodes ×
-        resources) is the shadow price of a node's remaining capacity.
+        resources) is the shadow price of a node's remaining capacity, in $/h per unit of `free`.
         """
         self.model, self._evictions, self._capacity_price = model, evictions, capacity_price
         self.present = model.present.copy()

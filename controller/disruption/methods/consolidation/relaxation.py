@@ -49,10 +49,11 @@ class RelaxedPlan:
 
     `kept` (nodes) is the fraction of each node that stays. `gain` (nodes) is what its removal saves
     at these prices, in $/h, after the cost of evictions. `values` (classes) is the value of a pod,
-    in $/h. `capacity_price` (nodes × resources) is the shadow price of remaining capacity. `flow`
-    (classes × groups) is the number of pods that each group receives; `group` (nodes) is the group
-    of each node. `bound` is a lower bound on the cost of the candidates under any plan, in $/h,
-    evictions included, if pods on new nodes cost `FRAGMENTATION` times their share.
+    in $/h. `capacity_price` (nodes × resources) is the shadow price of remaining capacity, in $/h
+    per unit of the model's `free`. `flow` (classes × groups) is the number of pods that each group
+    receives; `group` (nodes) is the group of each node. `bound` is a lower bound on the cost of the
+    candidates under any plan, in $/h, evictions included, if pods on new nodes cost `FRAGMENTATION`
+    times their share.
     """
 
     kept: Vector
