@@ -1,7 +1,8 @@
 """The unavailable offerings: EC2 refused them recently, so launches avoid them for a while.
 
-A mark lasts 3 minutes. If the previous mark of the same offering expired only recently, the new one
-lasts twice as long: EC2 will probably refuse the offering again, which would delay a launch.
+A mark lasts 3 minutes. If the previous mark of the same offering expired less than its own duration
+ago, the new one lasts twice as long, up to 24 minutes: EC2 will probably refuse the offering again,
+which would delay a launch.
 
 Each instance type has a sequence number that grows when a mark is added or expires. A cache of
 offerings compares it to detect changes.
@@ -108,7 +109,7 @@ class Unavailable:
         return [least[key] for key in sorted(least)]
 
     def exceeds_quota(self, instance_type: str, cpus: int, capacity_type: str) -> bool:
-        """Whether EC2 recently refused an instance of `cpus` vCPUs or fewer for its quota."""
+        """Whether an unexpired mark says that EC2 refused `cpus` vCPUs or fewer for the quota."""
         return any(
             mark.capacity_type == capacity_type
             and mark.cpus <= cpus

@@ -90,7 +90,7 @@ class DisruptionProblem:
     `node_pools` are all NodePools, by name. `pending` pods have no node: the provisioner launches
     nodes for them, so simulations only reserve capacity for them.
 
-    The disruption of `backed_off` nodes failed recently, so they are not candidates for a while.
+    The disruption of `backed_off` nodes failed within the last minute, so they are not candidates.
     `with_bound` requests a lower bound on the cost (see `Decision`).
     `pending_replacements` maps nodes to the replacements that an earlier leader launched for them.
     `kept` maps nodes that must stay to the reason. `workload_start_times` has the start time of

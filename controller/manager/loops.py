@@ -273,8 +273,8 @@ def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) 
     """Log why a reconciliation failed; `failures` is the number of consecutive failures.
 
     The level is ERROR if the user must act, and lower for failures that end by themselves. The log
-    of an unexpected exception includes its stack trace. A failure that was `reported` recently, for
-    this or another object, is logged at DEBUG.
+    of an unexpected exception includes its stack trace. A failure that was `reported` in the last
+    10 minutes, for this or another object, is logged at DEBUG.
     """
     level, message = _described(exc, failures)
     if level > logging.DEBUG and not reported.has_changed(f"{message}: {exc!r}", level):

@@ -82,7 +82,7 @@ class RunningNode:
     """ARN of the node's instance profile; empty if it is not known."""
 
     roles: frozenset[str] = frozenset()
-    """ARNs of the roles in that profile; empty if they are not known."""
+    """ARNs of the roles in the node's instance profile; empty if they are not known."""
 
     def uses(self, arn: str) -> bool:
         """Whether the node depends on a role or profile; True if that is not known."""

@@ -122,7 +122,7 @@ class Subnets:
         self._full[subnet_id] = None
 
     def is_full(self, subnet_id: str) -> bool:
-        """Whether a subnet is avoided: it has no free address, or refused an instance recently."""
+        """Whether a subnet is avoided: no free address, or `mark_full` in the last 3 minutes."""
         if subnet_id in self._full:
             return True
         # Pods may need further addresses; only an instance's first address is known to be needed.

@@ -35,7 +35,7 @@ DENIED_BACKOFF = 900.0
 """Seconds without calls to IAM after IAM denied access to a profile."""
 
 HOW_TO_GRANT = "set joiner:instanceProfiles to managed to grant the permissions"
-"""How to grant the permissions by a setting of the stack."""
+"""How to grant the permissions to manage instance profiles, by a setting of the stack."""
 
 PROTECTED = timedelta(hours=1)
 """Minimum age of a profile that is garbage-collected.

@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BlockExpiration(PortUser):
-    """Deletes the NodeClaims of a capacity block that ends soon, regardless of budgets.
+    """Deletes the NodeClaims of a capacity block `CAPACITY_BLOCK_NOTICE` before the block ends.
 
-    The end of a block is in the status of the EC2NodeClasses that select it. If no EC2NodeClass
-    selects the block any more, Joiner reads its end from EC2.
+    Budgets do not apply. The end of a block is in the status of the EC2NodeClasses that select it.
+    If no EC2NodeClass selects the block any more, Joiner reads its end from EC2.
     """
 
     ports: Ports

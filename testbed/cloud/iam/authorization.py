@@ -24,7 +24,7 @@ from testbed.cloud.state.inventory import Session
 from testbed.cloud.state.world import World
 
 PREFIXES = {"resourcegroupstaggingapi": "tag"}
-"""Services whose action prefix differs from the service name."""
+"""Service → the prefix of its actions, if it differs from the service's name."""
 
 ALIASES = {
     "sqs:DeleteMessageBatch": "sqs:DeleteMessage",

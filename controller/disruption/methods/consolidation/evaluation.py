@@ -140,7 +140,7 @@ class Evaluator:
         return None if self.model is None else _emptied(self.model, leaving)
 
     def emptied_beside(self, new: Sequence[StateNode], leaving: Collection[str]) -> Plan | None:
-        """Return the plan of `emptied` for the cluster with these new nodes added, or None."""
+        """Return the plan of `emptied` with these new nodes added; None if there are no arrays."""
         if not new or self.model is None:
             return self.emptied(leaving)
         model = with_lasting_destinations(self.problem, self.simulation, self.candidates, new=new)
