@@ -6,10 +6,12 @@ import json
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
 
 import pytest
 
+from controller.aws.batching import Batcher
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.options import Options
@@ -208,6 +210,12 @@ def start(session: Session, options: Options, clock: Clock) -> Callable[[], AWSC
 def provider(start: Callable[[], AWSCloudProvider]) -> AWSCloudProvider:
     """Return a controller that has just started."""
     return start()
+
+
+@pytest.fixture(autouse=True)
+def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a batch soon: most tests make one request at a time, and would wait for others."""
+    monkeypatch.setattr(Batcher, "__init__", partialmethod(Batcher.__init__, idle=0.01))
 
 
 @pytest.fixture(autouse=True)
