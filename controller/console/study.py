@@ -176,7 +176,7 @@ class Study:
         self._solver.solver.stop()
 
     async def read(self) -> None:
-        """Read the cluster once; publish it."""
+        """Read the cluster once, and put it or the error into the feed."""
         make = self._cluster.frozen()
         self._feed.error = self._cluster.error
         if make is not None:
@@ -188,7 +188,7 @@ class Study:
         self._feed.announce()
 
     async def evaluate(self) -> None:
-        """Evaluate the cluster that was read; publish the decisions."""
+        """Evaluate the cluster that was read, and put the decisions or the error into the feed."""
         problem, page = self._problem, self._feed.page
         assert problem is not None, "read first"
         assert page is not None

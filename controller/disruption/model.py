@@ -5,7 +5,8 @@ what the nodes have for those pods, and `present` counts the pods of each class 
 The scheduling engine's own reader supplies labels, taints, zones of volumes, DaemonSet pods and
 topology.
 
-Axes: nodes, classes, resources, domains of a rule.
+Axes: nodes, classes, resources, domains of a rule. Docstrings name the axes of an array, as (nodes)
+for one value per node, or nodes × classes for a matrix.
 """
 
 from __future__ import annotations

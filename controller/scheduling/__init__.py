@@ -45,5 +45,6 @@ Terms:
     dual prices     the prices of resources and values of pods from the fluid program
 
 Unless stated otherwise, amounts of resources are in thousandths of the resource's unit: millicores,
-and thousandths of a byte. Costs and prices are in $/h.
+and thousandths of a byte. Costs and prices are in $/h. Docstrings name the axes of an array, as
+(nodes) for one value per node, or node types × resources for a matrix.
 """
