@@ -1,6 +1,7 @@
 """Reduces the choices that meet a NodeClaim to those that CreateFleet offers to EC2.
 
 A choice is an instance type with those of its offerings that meet the NodeClaim.
+
 EC2 chooses by its own allocation strategy, so the request must not contain unwanted offerings. If
 there are reservations, the filters keep only these. They remove bare metal and accelerators for
 ordinary pods, spot offerings that cost more than on-demand, and all but the 60 cheapest types.
