@@ -131,6 +131,13 @@ def test_only_a_failure_with_a_recorded_reason_is_known() -> None:
     assert upstream.with_known_reason(another, reasons) == another
 
 
+def test_a_recorded_reason_can_exclude_longer_names() -> None:
+    reasons = {"AMIFamily is AL2$": "there is no AL2"}
+
+    assert suite.reason("Kubelet when the AMIFamily is AL2", reasons) == "there is no AL2"
+    assert suite.reason("Kubelet when the AMIFamily is AL2023", reasons) == ""
+
+
 def test_the_table_has_every_spec_and_the_totals() -> None:
     outcomes = [
         Outcome("b fails", State.FAILED, 61.4, "drift_test.go:1 too few nodes"),
