@@ -16,7 +16,13 @@ from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page, select
 from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
 from testbed.cloud.state import events
-from testbed.cloud.state.inventory import STATES, Instance, Interface, private_dns_name
+from testbed.cloud.state.inventory import (
+    STATES,
+    Instance,
+    Interface,
+    private_dns_name,
+    public_dns_name,
+)
 from testbed.cloud.state.world import World, now
 
 
@@ -208,6 +214,7 @@ def as_api(world: World, instance: Instance) -> dict[str, Any]:
 
 
 def _attached(world: World, instance: Instance) -> dict[str, Any]:
+    public = _association(world, instance.interfaces[0]) or {}
     profile = None
     if instance.profile_arn:
         profile = {"Arn": instance.profile_arn, "Id": instance.profile_id}
@@ -216,6 +223,8 @@ def _attached(world: World, instance: Instance) -> dict[str, Any]:
         "VpcId": instance.vpc,
         "PrivateIpAddress": instance.address,
         "PrivateDnsName": instance.private_dns_name,
+        "PublicIpAddress": public.get("PublicIp"),
+        "PublicDnsName": public.get("PublicDnsName", ""),
         "SourceDestCheck": True,
         "IamInstanceProfile": profile,
         "SecurityGroups": _groups(world, instance.interfaces[0]),
@@ -242,11 +251,20 @@ def _groups(world: World, interface: Interface) -> list[dict[str, str]]:
     return [{"GroupId": each, "GroupName": known[each].name} for each in interface.groups]
 
 
+def _association(world: World, interface: Interface) -> dict[str, str] | None:
+    address = interface.public_address
+    if address is None:
+        return None
+    name = public_dns_name(address, world.region)
+    return {"PublicIp": address, "PublicDnsName": name, "IpOwnerId": "amazon"}
+
+
 def interface_as_api(
     world: World, interface: Interface, *, attached: Instance | None
 ) -> dict[str, Any]:
     """Return a network interface as DescribeInstances describes it."""
     name = private_dns_name(interface.address, world.region)
+    association = _association(world, interface) if attached else None
     described: dict[str, Any] = {
         "NetworkInterfaceId": interface.identity,
         "SubnetId": interface.subnet,
@@ -254,8 +272,14 @@ def interface_as_api(
         "PrivateIpAddress": interface.address,
         "PrivateDnsName": name,
         "PrivateIpAddresses": [
-            {"Primary": True, "PrivateIpAddress": interface.address, "PrivateDnsName": name}
+            {
+                "Primary": True,
+                "PrivateIpAddress": interface.address,
+                "PrivateDnsName": name,
+                "Association": association,
+            }
         ],
+        "Association": association,
         "MacAddress": interface.mac,
         "OwnerId": backends.ACCOUNT,
         "SourceDestCheck": True,

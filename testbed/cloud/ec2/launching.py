@@ -7,6 +7,7 @@ capacity, addresses. `launch` creates the instances.
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from testbed.cloud.state.world import World, now
 
 SPOT_ROLE = SERVICE_ROLES["spot.amazonaws.com"]
 ENDLESS = 10**9
+PUBLIC = ipaddress.ip_network("198.18.0.0/15")
+"""The public addresses of instances, from a network that no host on the internet uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,9 +399,24 @@ def _interfaces(world: World, plan: Plan) -> list[Interface]:
                 delete_on_termination=nic.get("DeleteOnTermination", True) is not False,
                 mac="0a:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(5)),
                 connection_tracking=nic.get("ConnectionTrackingSpecification") or None,
+                public_address=_public_address() if _is_public(plan, nic) else None,
             )
         )
     return made
+
+
+def _is_public(plan: Plan, nic: Mapping[str, Any]) -> bool:
+    """Return whether EC2 gives an interface a public address: only to the one of an instance.
+
+    The launch decides, and the subnet's setting if the launch says nothing.
+    """
+    wanted = nic.get("AssociatePublicIpAddress")
+    is_public = plan.subnet.map_public_ip_on_launch if wanted is None else wanted
+    return bool(is_public) and len(_nics(plan.data)) == 1
+
+
+def _public_address() -> str:
+    return str(PUBLIC[secrets.randbelow(PUBLIC.num_addresses)])
 
 
 def _volumes(plan: Plan) -> list[Volume]:

@@ -28,6 +28,12 @@ def private_dns_name(address: str, region: str) -> str:
     return f"ip-{address.replace('.', '-')}.{domain}"
 
 
+def public_dns_name(address: str, region: str) -> str:
+    """Return the public DNS name that EC2 gives a public address."""
+    domain = "compute-1" if region == "us-east-1" else f"{region}.compute"
+    return f"ec2-{address.replace('.', '-')}.{domain}.amazonaws.com"
+
+
 DEAD = frozenset({"shutting-down", "terminated"})
 
 
@@ -59,6 +65,8 @@ class Interface:
     mac: str
     connection_tracking: Mapping[str, int] | None = None
     """Idle timeouts of tracked connections, in seconds; None if the launch set none."""
+
+    public_address: str | None = None
 
 
 @dataclass(slots=True)

@@ -295,6 +295,41 @@ def test_interfaces_have_the_connection_tracking_of_their_launch_template(
     assert described.get("ConnectionTrackingConfiguration") == tracking
 
 
+@pytest.mark.parametrize(
+    ("kind", "wanted", "is_public"),
+    [
+        ("private", None, False),
+        ("private", True, True),
+        ("public", None, True),
+        ("public", False, False),
+    ],
+)
+def test_an_instance_gets_a_public_address_as_launch_and_subnet_say(
+    ec2: Any, region: Region, kind: str, wanted: bool | None, is_public: bool
+) -> None:
+    network = [{"Name": "vpc-id", "Values": [region.cluster["resourcesVpcConfig"]["vpcId"]]}]
+    subnet = next(
+        subnet["SubnetId"]
+        for subnet in ec2.describe_subnets(Filters=network)["Subnets"]
+        if subnet["MapPublicIpOnLaunch"] is (kind == "public")
+    )
+    interface: dict[str, Any] = {"DeviceIndex": 0, "Groups": [region.security_group]}
+    if wanted is not None:
+        interface["AssociatePublicIpAddress"] = wanted
+    template = region.make_template(NetworkInterfaces=[interface])
+
+    [identity] = region.launch(
+        template=template, overrides=[{"InstanceType": "m5.large", "SubnetId": subnet}]
+    )
+
+    [reservation] = ec2.describe_instances(InstanceIds=[identity])["Reservations"]
+    [instance] = reservation["Instances"]
+    [described] = instance["NetworkInterfaces"]
+    address = instance.get("PublicIpAddress")
+    assert (address is not None) is is_public
+    assert (described.get("Association") or {}).get("PublicIp") == address
+
+
 def test_a_spot_instance_has_a_request_that_closes_with_it(ec2: Any, region: Region) -> None:
     template = region.make_template(
         TagSpecifications=[
