@@ -162,6 +162,7 @@ def environment(region: Region) -> dict[str, str]:
         "CLUSTER_NAME": region.testbed.cluster_name,
         "CLUSTER_ENDPOINT": cluster.server,
         "INTERRUPTION_QUEUE": region.testbed.cluster_name,
+        "ENABLE_ZONAL_SHIFT": "true",
     }
 
 

@@ -84,6 +84,7 @@ PROVIDER = Source(
             (*GATES, "TerminateFirstDrift=true", "TerminateFirstRepair=true")
         ),
         "AWS_FEATURE_GATES": "NodeClassCEL=true,RebootForRepair=true",
+        "ENABLE_ZONAL_SHIFT": "true",
     },
     stack={
         # Specs that deny the controller a permission find its role in the service account.

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs
 
-from testbed.cloud import leftovers
+from testbed.cloud import leftovers, zonalshift
 from testbed.cloud.ec2 import addresses, images, networks, prices, spot
 from testbed.cloud.ec2.instances import decoded_user_data, get
 from testbed.cloud.ec2.instancetypes import TYPES, pods_by_interfaces, usage_classes, zones_of
@@ -319,16 +319,7 @@ def _shift(world: World, _: Query, content: Content) -> Any:
     zone = content["zoneId"]
     with world.lock:
         if content.get("active", True):
-            world.zonal_shifts[zone] = {
-                "appliedStatus": "APPLIED",
-                "awayFrom": zone,
-                "comment": "Ordered by the test",
-                "expiryTime": now() + timedelta(hours=1),
-                "resourceIdentifier": world.arn("eks", f"cluster/{world.cluster.name}"),
-                "startTime": now(),
-                "zonalShiftId": f"shift-{zone}",
-                "shiftType": "ZONAL_SHIFT",
-            }
+            zonalshift.start(world, zone)
         else:
             world.zonal_shifts.pop(zone, None)
         return {"awayFrom": sorted(world.zonal_shifts)}

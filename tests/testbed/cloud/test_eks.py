@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -177,6 +178,38 @@ def test_a_zonal_shift_is_listed_for_the_cluster(aws: Aws, eks: Any, control: Cl
     assert (shift["awayFrom"], shift["appliedStatus"]) == ("usw2-az2", "APPLIED")
     control.shift_zone("usw2-az2", active=False)
     assert arc.get_managed_resource(resourceIdentifier=arn)["zonalShifts"] == []
+
+
+def test_a_zonal_shift_is_started_and_canceled(aws: Aws, eks: Any) -> None:
+    arc, arn = aws.client("arc-zonal-shift"), eks.describe_cluster(name=CLUSTER)["cluster"]["arn"]
+    order = {"resourceIdentifier": arn, "awayFrom": "usw2-az2", "comment": "a test"}
+
+    started = arc.start_zonal_shift(**order, expiresIn="90m")
+
+    assert started["status"] == "ACTIVE"
+    assert started["expiryTime"] - started["startTime"] > timedelta(minutes=89)
+    [shift] = arc.get_managed_resource(resourceIdentifier=arn)["zonalShifts"]
+    assert (shift["awayFrom"], shift["appliedStatus"]) == ("usw2-az2", "APPLIED")
+    with pytest.raises(arc.exceptions.ConflictException):
+        arc.start_zonal_shift(**order, expiresIn="1h")
+    canceled = arc.cancel_zonal_shift(zonalShiftId=started["zonalShiftId"])
+    assert canceled["status"] == "CANCELED"
+    assert arc.get_managed_resource(resourceIdentifier=arn)["zonalShifts"] == []
+    with pytest.raises(arc.exceptions.ResourceNotFoundException):
+        arc.cancel_zonal_shift(zonalShiftId=started["zonalShiftId"])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"awayFrom": "us-west-2a"}, {"expiresIn": "soon"}], ids=["zone", "duration"]
+)
+def test_a_zonal_shift_needs_a_zone_id_and_a_duration(
+    aws: Aws, eks: Any, wrong: dict[str, str]
+) -> None:
+    arc, arn = aws.client("arc-zonal-shift"), eks.describe_cluster(name=CLUSTER)["cluster"]["arn"]
+    order = {"resourceIdentifier": arn, "awayFrom": "usw2-az2", "expiresIn": "1h", "comment": "a"}
+
+    with pytest.raises(arc.exceptions.ValidationException):
+        arc.start_zonal_shift(**{**order, **wrong})
 
 
 def test_an_add_on_is_installed_changed_and_removed(eks: Any) -> None:
