@@ -47,7 +47,7 @@ WATCH_SECONDS = 1.0
 """Interval between checks that these components still run, in seconds."""
 
 STAGES = Path(__file__).with_name("stages.yaml")
-"""File of the stages (changes of a pod's status) that kwok uses in addition to its own."""
+"""File of the stages (changes of a pod's or node's status) that kwok uses besides its own."""
 
 READY_SECONDS = 90.0
 """Timeout for the control plane to become ready, in seconds.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.cluster
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PODS = "/api/v1/namespaces/default/pods"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
 
 def make_node(name: str, *, fake: bool = True) -> dict[str, Any]:
@@ -164,6 +166,59 @@ async def test_a_pod_marked_as_unhealthy_runs_but_is_not_ready(kube: KubeClient)
         "Ready": "False",
         "ContainersReady": "False",
     }
+
+
+async def test_a_pod_of_a_job_runs_as_long_as_its_command_sleeps(kube: KubeClient) -> None:
+    await kube.create("/api/v1/nodes", make_node("office"))
+    for name, command in (("short", "sleep 1"), ("long", "sleep 36000"), ("none", "true")):
+        pod = make_pod(name, node="office", labels={"of": name})
+        pod["spec"]["restartPolicy"] = "Never"
+        pod["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", command]
+        template = {"metadata": {"labels": {"of": name}}, "spec": pod["spec"]}
+        await kube.create(JOBS, {"metadata": {"name": name}, "spec": {"template": template}})
+
+    async def phases() -> dict[str, str]:
+        pods, _ = await kube.list(PODS)
+        named = [pod for pod in pods if "of" in pod["metadata"].get("labels", {})]
+        return {pod["metadata"]["labels"]["of"]: pod["status"]["phase"] for pod in named}
+
+    async def short_ones_end() -> bool:
+        there = await phases()
+        return all(there.get(name) == "Succeeded" for name in ("short", "none"))
+
+    async def long_runs() -> bool:
+        return (await phases()).get("long") == "Running"
+
+    await eventually(short_ones_end)
+    await eventually(long_runs)
+
+
+async def test_a_kubelet_reports_that_its_node_is_ready_again_only_after_seconds(
+    kube: KubeClient,
+) -> None:
+    node = "/api/v1/nodes/silent"
+    await kube.create("/api/v1/nodes", make_node("silent"))
+
+    async def ready() -> Mapping[str, Any]:
+        conditions = (await kube.get(node))["status"].get("conditions", [])
+        return next((each for each in conditions if each["type"] == "Ready"), {})
+
+    async def is_ready() -> bool:
+        return (await ready()).get("status") == "True"
+
+    await eventually(is_ready)
+    lost = datetime.now(UTC).replace(microsecond=0)
+    unknown = {
+        "type": "Ready",
+        "status": "Unknown",
+        "reason": "NodeStatusUnknown",
+        "lastTransitionTime": f"{lost:%Y-%m-%dT%H:%M:%SZ}",
+    }
+    await kube.patch(f"{node}/status", {"status": {"conditions": [unknown]}})
+
+    await eventually(is_ready)
+    again = datetime.fromisoformat((await ready())["lastTransitionTime"])
+    assert again - lost >= timedelta(seconds=4)
 
 
 def test_the_keys_that_sign_service_account_tokens_are_public(cluster: Cluster) -> None:
