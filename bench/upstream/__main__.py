@@ -126,10 +126,10 @@ async def _define(region: Region, definition: Object) -> None:
 
 
 def _prepare_account(region: Region) -> None:
-    """Change what the suites expect of the account and the stack's policy does not allow.
+    """Add what the suites expect of the account and the stack does not create.
 
-    Private subnets get names as of eksctl, since specs select them by `*Private*`, and the
-    controller may pass the node roles that specs create.
+    Private subnets get names as of eksctl, since specs select them by `*Private*`. Nodes use two
+    security groups, which have names. The controller may pass the node roles that specs create.
     """
     import boto3
 
@@ -141,6 +141,15 @@ def _prepare_account(region: Region) -> None:
     for subnet in ec2.describe_subnets(Filters=[private])["Subnets"]:
         named = {"Key": "Name", "Value": f"{name}/SubnetPrivate{subnet['AvailabilityZone']}"}
         ec2.create_tags(Resources=[subnet["SubnetId"]], Tags=[named])
+    discovery = {"Key": "karpenter.sh/discovery", "Value": name}
+    ours = [{"Name": f"tag:{discovery['Key']}", "Values": [name]}]
+    [group] = ec2.describe_security_groups(Filters=ours)["SecurityGroups"]
+    second = ec2.create_security_group(
+        GroupName=f"{name}-nodes", Description="Nodes", VpcId=group["VpcId"]
+    )
+    for identity, called in ((group["GroupId"], "cluster"), (second["GroupId"], "nodes")):
+        named = {"Key": "Name", "Value": f"{name}-{called}"}
+        ec2.create_tags(Resources=[identity], Tags=[named, discovery])
     passing = {
         "Effect": "Allow",
         "Action": "iam:PassRole",
