@@ -1,9 +1,9 @@
 """Emulates the EBS CSI driver's effects in the cluster, without volumes in the test cloud.
 
-Each Node of an instance gets the CSINode that the driver's daemon would register. A claim gets
-a PersistentVolume in the zone of the node that kube-scheduler selected. Attachments requested
-by the attach-detach controller are acknowledged at once. A volume is deleted with its claim if
-its StorageClass says so. kwok's pods mount nothing.
+Each Node of an instance gets the CSINode that the driver's daemon would register, and the driver's
+own label of the zone. A claim gets a PersistentVolume in the zone of the node that kube-scheduler
+selected. Attachments requested by the attach-detach controller are acknowledged at once. A volume
+is deleted with its claim if its StorageClass says so. kwok's pods mount nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Most Nitro instances have 28 attachments. The root volume and two network interf
 """
 
 ZONE = "topology.kubernetes.io/zone"
-TOPOLOGY_KEYS = ("kubernetes.io/os", "topology.ebs.csi.aws.com/zone", ZONE)
+OWN_ZONE = "topology.ebs.csi.aws.com/zone"
+TOPOLOGY_KEYS = ("kubernetes.io/os", OWN_ZONE, ZONE)
 PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -101,9 +102,16 @@ class _Driver:
             log.debug("%s is registered already", DRIVER)
 
     async def join(self, node: Object) -> None:
-        """Register the driver on a node, as its daemon does soon after the kubelet starts."""
+        """Register the driver on a node, as its daemon does soon after the kubelet starts.
+
+        The kubelet then labels the node with the topology that the driver reports.
+        """
         metadata, instance_id = node["metadata"], instance_id_of(node)
-        self.zones |= _zone(node)
+        zones = _zone(node)
+        self.zones |= zones
+        for zone in zones - {metadata["labels"].get(OWN_ZONE)}:
+            labels = {"metadata": {"labels": {OWN_ZONE: zone}}}
+            await self.kube.patch(f"{NODES}/{metadata['name']}", labels)
         if instance_id is None or metadata["uid"] in self.joined:
             return
         owner = {

@@ -154,6 +154,18 @@ async def test_a_node_reports_how_many_volumes_it_can_attach(
     assert owner["uid"] == node["metadata"]["uid"]
 
 
+async def test_a_node_has_the_drivers_own_label_of_its_zone(
+    scenario: VolumeScenario, kube: KubeClient
+) -> None:
+    await scenario.make_node()
+
+    async def is_labelled() -> bool:
+        labels = (await kube.get(f"{NODES}/{scenario.name}"))["metadata"]["labels"]
+        return bool(labels.get("topology.ebs.csi.aws.com/zone") == labels[ZONE])
+
+    await eventually(is_labelled)
+
+
 async def test_a_node_with_a_reused_name_is_registered_as_a_new_one(
     scenario: VolumeScenario, kube: KubeClient
 ) -> None:
