@@ -212,10 +212,12 @@ def provider(start: Callable[[], AWSCloudProvider]) -> AWSCloudProvider:
     return start()
 
 
-@pytest.fixture(autouse=True)
-def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def short_windows() -> Iterator[None]:
     """Send a batch soon: most tests make one request at a time, and would wait for others."""
-    monkeypatch.setattr(Batcher, "__init__", partialmethod(Batcher.__init__, idle=0.01))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batcher, "__init__", partialmethod(Batcher.__init__, idle=0.01))
+        yield
 
 
 @pytest.fixture(autouse=True)
