@@ -91,7 +91,8 @@ def _scalar(value: Any, kind: Any, path: str) -> Any:
     if kind is bool:
         return _of_kind(value, bool, path, "true or false")
     if kind in (str, timedelta) or typing.get_origin(kind) is Literal:
-        _of_kind(value, str, path, "text")
+        # Not made text from a number: YAML reads 1.10 as 1.1, and 0123 as 83.
+        _of_kind(value, str, path, "text; put a number, true or false in quotes")
     # Pulumi's numbers are floating-point numbers.
     text = f"{value:g}" if isinstance(value, float) else str(value)
     try:
@@ -113,13 +114,22 @@ def _json(value: Any, path: str) -> Any:
 def _known(value: Any, path: str) -> Any:
     if isinstance(value, pulumi.Output | Unknown):
         raise ArgumentError(
-            f"{path} is an output of another resource: allowed is a value that is known while the "
-            "program runs, because it decides which resources exist"
+            f"{path} is a secret, or an output of another resource: allowed is a value that is "
+            "known while the program runs, because it decides which resources exist"
         )
     return value
 
 
 def _of_kind(value: Any, kind: type[Any], path: str, words: str) -> Any:
     if not isinstance(value, kind):
-        raise ArgumentError(f"{path}={value!r} cannot be used: allowed is {words}")
+        raise ArgumentError(f"{path}={_shown(value)} cannot be used: allowed is {words}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """Return a value as programs in YAML write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return repr(value)

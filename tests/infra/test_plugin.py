@@ -65,7 +65,7 @@ async def test_an_output_may_be_what_the_component_needs_only_later() -> None:
     later = pulumi.Output.from_input("registry.example.com/joiner:1")
 
     assert joiner_args({"cluster": CLUSTER, "image": later}).image is not None
-    with pytest.raises(ArgumentError, match="identity is an output of another resource"):
+    with pytest.raises(ArgumentError, match="identity is a secret, or an output of another"):
         joiner_args({"cluster": CLUSTER, "identity": later})
 
 
@@ -82,7 +82,9 @@ async def test_an_output_may_be_what_the_component_needs_only_later() -> None:
         ({"cluster": CLUSTER, "replicas": 1.5}, "replicas='1.5'"),
         ({"cluster": CLUSTER, "windowsNodes": "yes"}, "windowsNodes='yes' .* true or false"),
         ({"cluster": CLUSTER, "nodePools": {}}, "nodePools={} .* a list"),
-        ({"cluster": CLUSTER, "tags": {"a": 1.0}}, "tags.a=1.0 .* text"),
+        ({"cluster": CLUSTER, "tags": {"a": 1.0}}, "tags.a=1 .* text; put a number, .* in quotes"),
+        ({"cluster": CLUSTER, "settings": {"DISABLE_LEADER_ELECTION": True}}, "=true .* text"),
+        ({"cluster": {**CLUSTER, "account": 123456789012.0}}, "cluster.account=123456789012 "),
     ],
 )
 def test_a_value_that_is_not_allowed_is_named(values: dict[str, Any], words: str) -> None:
