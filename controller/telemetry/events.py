@@ -23,6 +23,7 @@ COMPONENT = "karpenter"
 
 DEFAULT_TTL = timedelta(minutes=2)
 TTLS: Mapping[str, timedelta] = {
+    "AMINotFound": timedelta(minutes=15),
     "DRADriverPoolsNotPublished": timedelta(minutes=15),
     "DoNotDisruptGracePeriodElapsed": timedelta(days=1),
     "DoNotDisruptUntil": timedelta(minutes=15),
@@ -31,6 +32,8 @@ TTLS: Mapping[str, timedelta] = {
     "NoCompatibleInstanceTypes": timedelta(minutes=1),
     "NodeRepairBlocked": timedelta(minutes=15),
     "ResourceNotRegistered": timedelta(minutes=15),
+    "SecurityGroupsNotFound": timedelta(minutes=15),
+    "SubnetsNotFound": timedelta(minutes=15),
     "Unconsolidatable": timedelta(minutes=15),
 }
 """How long the same event about the same object is not repeated, by reason."""

@@ -11,6 +11,7 @@ from controller.apis.karpenter.ec2nodeclass import (
     PlacementGroupSelector,
     SelectorTerm,
 )
+from controller.apis.karpenter.nodeclasscauses import causes, explained
 from controller.apis.kubernetes.conditions import LONGEST_MESSAGE, Condition, find
 from controller.aws.nodeclass.amis import CUSTOM_PERIOD
 from controller.aws.provider import AWSCloudProvider
@@ -63,21 +64,22 @@ async def test_a_second_reconciliation_changes_nothing(provider: AWSCloudProvide
             {"subnet_selector_terms": [SelectorTerm(tags={"zone": "none"})]},
             "SubnetsReady",
             "SubnetsNotFound",
-            "tag zone=none",
+            "SubnetSelector did not match any Subnets; spec.subnetSelectorTerms: tag zone=none",
             id="no subnet",
         ),
         pytest.param(
             {"security_group_selector_terms": [SelectorTerm(name="none")]},
             "SecurityGroupsReady",
             "SecurityGroupsNotFound",
-            "name none",
+            "SecurityGroupSelector did not match any SecurityGroups; "
+            "spec.securityGroupSelectorTerms: name none",
             id="no security group",
         ),
         pytest.param(
             {"ami_family": "AL2023", "ami_selector_terms": [SelectorTerm(id="ami-0bad")]},
             "AMIsReady",
             "AMINotFound",
-            "id ami-0bad",
+            "AMISelector did not match any AMIs; spec.amiSelectorTerms: id ami-0bad",
             id="no image",
         ),
         pytest.param(
@@ -164,7 +166,8 @@ async def test_a_nodeclass_without_a_resource_reports_what_to_change(
     node_class = await ready(provider, **spec)
     held = condition(node_class, kind)
     assert (held.status, held.reason) == ("False", reason)
-    assert says in held.message
+    assert says in explained(node_class, held)
+    assert f"{kind}=False: {explained(node_class, held)}" == causes(node_class)
     assert condition(node_class, "Ready").is_false
     if kind != "ValidationSucceeded":
         assert condition(node_class, "ValidationSucceeded").reason == "DependenciesNotReady"
@@ -191,6 +194,43 @@ async def test_thousands_of_mistakes_fit_into_the_condition(provider: AWSCloudPr
     assert len(message) == LONGEST_MESSAGE
 
 
+@pytest.mark.parametrize(
+    ("spec", "kind", "message"),
+    [
+        (
+            {"subnet_selector_terms": [SelectorTerm(tags={"zone": "none"})]},
+            "SubnetsReady",
+            "SubnetSelector did not match any Subnets",
+        ),
+        (
+            {"security_group_selector_terms": [SelectorTerm(name="none")]},
+            "SecurityGroupsReady",
+            "SecurityGroupSelector did not match any SecurityGroups",
+        ),
+        (
+            {"ami_family": "AL2023", "ami_selector_terms": [SelectorTerm(id="ami-0bad")]},
+            "AMIsReady",
+            "AMISelector did not match any AMIs",
+        ),
+    ],
+)
+async def test_a_selector_without_matches_has_karpenters_messages(
+    provider: AWSCloudProvider, spec: dict[str, Any], kind: str, message: str
+) -> None:
+    node_class = await ready(provider, **spec)
+
+    assert condition(node_class, kind).message == message
+    assert condition(node_class, "Ready").message == f"ValidationSucceeded=False, {kind}=False"
+
+
+async def test_ready_names_a_failed_validation_as_karpenter_does(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider, kubelet={"maxPods": -1})
+
+    assert condition(node_class, "Ready").message == "ValidationSucceeded=False"
+
+
 NAMELESS = SelectorTerm()
 """What CEL lets pass as `name: ""` or `tags: {}`: without a filter EC2 lists everything."""
 
@@ -215,9 +255,11 @@ NAMELESS = SelectorTerm()
 async def test_an_empty_selector_term_selects_nothing(
     provider: AWSCloudProvider, spec: dict[str, Any], kind: str, reason: str
 ) -> None:
-    held = condition(await ready(provider, **spec), kind)
+    node_class = await ready(provider, **spec)
+    held = condition(node_class, kind)
     assert (held.status, held.reason) == ("False", reason)
-    assert "owner amazon" in held.message or "an empty term" in held.message
+    message = explained(node_class, held)
+    assert "owner amazon" in message or "an empty term" in message
 
 
 async def test_a_reservation_is_used_only_if_a_term_selects_it(
@@ -457,7 +499,7 @@ async def test_a_missing_ssm_parameter_or_version_is_named(
 
     held = condition(node_class, "AMIsReady")
     assert (held.status, held.reason) == ("False", "AMINotFound")
-    assert "ssmParameter /team/image:7" in held.message
+    assert "ssmParameter /team/image:7" in explained(node_class, held)
 
 
 async def test_an_ssm_parameter_without_permission_is_reported(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import kinds, labels
+from controller.apis.karpenter.ec2nodeclass import SelectorTerm
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import IN_SERVICE, SOLE_OWNER, NodePool
 from controller.apis.kubernetes import conditions
@@ -73,20 +74,29 @@ async def test_a_pool_without_its_class_names_the_one_to_create(
 async def test_a_pool_whose_class_is_not_ready_repeats_the_message_of_the_class(
     world: World, readiness: Readiness, resolver: Resolver
 ) -> None:
-    world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
+    world.cloud.unready(
+        "default",
+        condition="InstanceProfileReady",
+        reason="InstanceProfileNotReady",
+        message="create the profile",
+    )
     world.seed(make_nodeclass(), fresh_pool())
     await resolver.reconcile("default")
     world.see()
 
     await readiness.reconcile("default")
 
-    ready = conditions.find(stored_pool(world).status.conditions, "Ready")
+    pool = stored_pool(world)
+    of_class = conditions.find(pool.status.conditions, "NodeClassReady")
+    assert of_class is not None
+    assert (of_class.status, of_class.reason) == ("False", "UnhealthyDependents")
+    assert of_class.message == (
+        'EC2NodeClass "default" is not ready: InstanceProfileReady=False: create the profile'
+    )
+    ready = conditions.find(pool.status.conditions, "Ready")
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "UnhealthyDependents")
-    assert ready.message == (
-        'NodeClassReady=False: EC2NodeClass "default" is not ready: '
-        "SubnetsReady=False: tag a subnet"
-    )
+    assert ready.message == "NodeClassReady=False"
 
 
 STACK = {"joiner.dev/stack": "organization/joiner/prod"}
@@ -161,7 +171,7 @@ async def test_a_pool_out_of_service_launches_nothing_until_the_annotation_is_re
     ready = conditions.find(stored_pool(world).status.conditions, "Ready")
     assert ready is not None
     assert ready.is_false
-    assert ready.message == f"{IN_SERVICE}=False: its stack is being destroyed"
+    assert ready.message == f"{IN_SERVICE}=False"
     assert left == OUT_OF_SERVICE
 
     world.pass_time(seconds=OUT_OF_SERVICE.total_seconds())
@@ -279,10 +289,13 @@ async def test_a_pool_counts_its_nodes(world: World, readiness: Readiness) -> No
     assert pool.status.resources["memory"] == "8Gi"
 
 
+NO_SUBNETS = "SubnetSelector did not match any Subnets"
+
+
 async def test_a_class_without_matching_subnets_reports_it(
     world: World, resolver: Resolver
 ) -> None:
-    world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
+    world.cloud.unready("default", reason="SubnetsNotFound", message=NO_SUBNETS)
     world.seed(make_nodeclass())
 
     await resolver.reconcile("default")
@@ -291,8 +304,32 @@ async def test_a_class_without_matching_subnets_reports_it(
     assert node_class is not None
     condition = conditions.find(node_class.status.conditions, "SubnetsReady")
     assert condition is not None
-    assert (condition.reason, condition.message) == ("SubnetsNotFound", "tag a subnet")
-    assert not conditions.is_true(node_class.status.conditions, "Ready")
+    assert (condition.reason, condition.message) == ("SubnetsNotFound", NO_SUBNETS)
+    ready = conditions.find(node_class.status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.message) == ("False", "SubnetsReady=False")
+
+
+async def test_the_terms_without_matches_and_a_remedy_are_in_an_event_and_in_the_pool(
+    world: World, readiness: Readiness, resolver: Resolver
+) -> None:
+    world.cloud.unready("default", reason="SubnetsNotFound", message=NO_SUBNETS)
+    lost = [SelectorTerm(tags={"tier": "moon"})]
+    world.seed(make_nodeclass(subnet_selector_terms=lost), fresh_pool())
+
+    for _ in range(2):
+        await resolver.reconcile("default")
+        world.see()
+    await readiness.reconcile("default")
+
+    says = (
+        f"{NO_SUBNETS}; spec.subnetSelectorTerms: tag tier=moon. Add the tags to a subnet, or "
+        "change the terms"
+    )
+    assert await world.events("SubnetsNotFound") == [says]
+    of_class = conditions.find(stored_pool(world).status.conditions, "NodeClassReady")
+    assert of_class is not None
+    assert of_class.message == f'EC2NodeClass "default" is not ready: SubnetsReady=False: {says}'
 
 
 async def test_a_deleted_class_stays_while_a_claim_uses_it(

@@ -174,48 +174,53 @@ async def test_a_pool_without_its_class_names_the_class_to_create(
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind", "reason", "words"),
+    ("spec", "kind", "reason", "words", "terms"),
     [
         (
             {"subnetSelectorTerms": [{"tags": {"tier": "moon"}}]},
             "SubnetsReady",
             "SubnetsNotFound",
-            "SubnetSelector did not match any Subnets; spec.subnetSelectorTerms: ",
+            "SubnetSelector did not match any Subnets",
+            "; spec.subnetSelectorTerms: tag tier=moon. ",
         ),
         (
             {"securityGroupSelectorTerms": [{"tags": {"tier": "moon"}}]},
             "SecurityGroupsReady",
             "SecurityGroupsNotFound",
-            "SecurityGroupSelector did not match any SecurityGroups; "
-            "spec.securityGroupSelectorTerms: ",
+            "SecurityGroupSelector did not match any SecurityGroups",
+            "; spec.securityGroupSelectorTerms: tag tier=moon. ",
         ),
         (
             {"amiFamily": "AL2023", "amiSelectorTerms": [{"name": "moon-*"}]},
             "AMIsReady",
             "AMINotFound",
-            "AMISelector did not match any AMIs; spec.amiSelectorTerms",
+            "AMISelector did not match any AMIs",
+            "; spec.amiSelectorTerms: name moon-*. ",
         ),
         (
             {"amiSelectorTerms": [{"alias": "al2023@v19990101"}]},
             "AMIsReady",
             "AMINotFound",
-            "al2023@v19990101",
+            "AMISelector did not match any AMIs",
+            "; spec.amiSelectorTerms: alias al2023@v19990101. ",
         ),
         (
             {"instanceProfile": None, "role": "nobody"},
             "ValidationSucceeded",
             "InstanceProfileNameInvalid",
             "set joiner:instanceProfiles to managed",
+            "",
         ),
     ],
 )
-async def test_a_class_without_matches_names_its_terms_and_the_pool_repeats_it(
+async def test_a_class_that_is_not_ready_says_why_and_the_pool_repeats_it(
     stack: Region,
     kube: KubeClient,
     spec: Mapping[str, Any],
     kind: str,
     reason: str,
     words: str,
+    terms: str,
 ) -> None:
     pool = node_pool("lost", nodeClassRef=class_ref("lost"))
     async with present(kube, node_class("lost", **spec), pool):
@@ -224,8 +229,11 @@ async def test_a_class_without_matches_names_its_terms_and_the_pool_repeats_it(
         assert reason in refused["reason"]
         of_pool = await refusal(kube, f"{NODE_POOLS}/lost", "NodeClassReady")
         assert f'EC2NodeClass "lost" is not ready: {kind}=False: ' in of_pool["message"]
-        assert words in of_pool["message"]
-        assert words in (await refusal(kube, f"{NODE_POOLS}/lost", "Ready"))["message"]
+        assert words + terms in of_pool["message"]
+        of_pool = await refusal(kube, f"{NODE_POOLS}/lost", "Ready")
+        assert of_pool["message"] == "NodeClassReady=False"
+        if terms:
+            await expect_event(kube, "lost", reason, words + terms)
 
 
 async def test_pods_beyond_a_pools_limit_report_the_limit(stack: Region, kube: KubeClient) -> None:
@@ -251,9 +259,8 @@ async def test_a_pool_with_unsatisfiable_requirements_reports_it(
         assert refused["reason"] == "NoCompatibleInstanceTypes"
         assert "In [m5.moonshot]" in refused["message"]
         assert "change it" in refused["message"]
-        assert (
-            refused["message"] in (await refusal(kube, f"{NODE_POOLS}/dreamer", "Ready"))["message"]
-        )
+        of_pool = await refusal(kube, f"{NODE_POOLS}/dreamer", "Ready")
+        assert of_pool["message"] == "ValidationSucceeded=False"
         await expect_event(
             kube, "dreamer-", "FailedScheduling", "NodePool dreamer", "In [m5.moonshot]"
         )

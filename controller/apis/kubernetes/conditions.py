@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from controller.apis.kubernetes.meta import Wire
@@ -12,6 +12,8 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 LONGEST_MESSAGE = 32768
 """The number of characters that the API server accepts in a message."""
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Condition(Wire, omit_defaults=False):
@@ -94,7 +96,8 @@ def rolled_up(
     """Return the conditions with `kind` set from its dependents.
 
     It is False if any dependent is, True if all are, otherwise Unknown. As in Karpenter, the
-    message names the blocking conditions. Their messages are added.
+    message names the dependents that are not True, the last change first, and no cause. Of
+    changes at the same time, the last of `dependents` is first.
     """
     depended_on = [
         find(conditions, d)
@@ -103,17 +106,23 @@ def rolled_up(
         )
         for d in dependents
     ]
-    failed = [c for c in depended_on if c.is_false]
-    unknown = [c for c in depended_on if c.status == "Unknown"]
-    status: ConditionStatus = "False" if failed else "Unknown" if unknown else "True"
-    blocking = failed or unknown
-    message = "; ".join(
-        f"{c.type}={c.status}" + (f": {c.message}" if c.message else "") for c in blocking
-    )
-    reason = "UnhealthyDependents" if failed else "ReconcilingDependents" if unknown else kind
+    blocking = [c for c in reversed(depended_on) if not c.is_true]
+    blocking.sort(key=lambda c: c.last_transition_time or _NEVER, reverse=True)
+    failed = any(c.is_false for c in blocking)
+    status: ConditionStatus = "False" if failed else "Unknown" if blocking else "True"
+    reason = "UnhealthyDependents" if failed else "ReconcilingDependents" if blocking else kind
+    message = ", ".join(f"{c.type}={c.status}" for c in blocking)
     return with_condition(
         conditions, kind, status, reason=reason, message=message, generation=generation, now=now
     )
+
+
+def blocking(conditions: Iterable[Condition], kind: str = "Ready") -> list[Condition]:
+    """Return the conditions that the message of `kind`, set by `rolled_up`, names."""
+    known = list(conditions)
+    root = find(known, kind)
+    named = root.message.split(", ") if root is not None else ()
+    return [c for name in named if (c := find(known, name.partition("=")[0])) is not None]
 
 
 def unchanged(before: Sequence[Condition], after: Sequence[Condition]) -> bool:

@@ -29,6 +29,7 @@ from cachetools import LRUCache, TTLCache
 from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodeclasscauses import causes
 from controller.apis.karpenter.sharedlaunch import SharedLaunch, cheapest_first, shared_launch
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.quantities import MILLI, format_quantity
@@ -630,7 +631,7 @@ def require_ready(node_class: EC2NodeClass) -> None:
     if ready is None or ready.status == "Unknown":
         raise NodeClassUnknownError(f"EC2NodeClass {meta.name} has not been reconciled yet")
     if ready.is_false:
-        raise NodeClassNotReadyError(f"EC2NodeClass {meta.name} is not ready: {ready.message}")
+        raise NodeClassNotReadyError(f"EC2NodeClass {meta.name} is not ready: {causes(node_class)}")
     if ready.observed_generation != meta.generation:
         raise NodeClassNotReadyError(
             f"EC2NodeClass {meta.name} has not been reconciled against its latest spec"

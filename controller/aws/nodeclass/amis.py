@@ -344,21 +344,3 @@ def _owners(term: SelectorTerm) -> list[str]:
     # Any account can give its AMI any name, so by default only Amazon's and the account's own AMIs
     # are trusted.
     return ["self", "amazon"] if term.name else []
-
-
-def described(terms: Iterable[SelectorTerm]) -> str:
-    """Return selector terms as text for a message."""
-    return "; ".join(", ".join(_words(term)) or "an empty term" for term in terms)
-
-
-def _words(term: SelectorTerm) -> Iterator[str]:
-    named: Mapping[str, str] = {
-        "alias": term.alias,
-        "id": term.id,
-        "name": term.name,
-        "owner": term.owner,
-        "ssmParameter": term.ssm_parameter,
-        "ownerID": term.owner_id,
-    }
-    yield from (f"{key} {value}" for key, value in named.items() if value)
-    yield from (f"tag {key}={value}" for key, value in sorted(term.tags.items()))

@@ -1,12 +1,13 @@
 """Resolves the status of an EC2NodeClass, condition by condition.
 
-The message of a False condition says what to change. If AWS is slow, throttles or cannot be
+The message of a False condition says what to change, except where it is Karpenter's word for word:
+`controller.apis.karpenter.nodeclasscauses` adds the rest. If AWS is slow, throttles or cannot be
 reached, the EC2NodeClass keeps its status and is reconciled again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,6 @@ import msgspec
 from controller.apis.karpenter.ec2nodeclass import (
     EC2NodeClass,
     EC2NodeClassStatus,
-    SelectorTerm,
     SubnetStatus,
 )
 from controller.apis.kubernetes.conditions import ConditionStatus, find, rolled_up, with_condition
@@ -33,7 +33,7 @@ from controller.aws.network.placementgroups import PlacementGroups
 from controller.aws.network.securitygroups import SecurityGroups
 from controller.aws.network.subnets import Subnets
 from controller.aws.nodeclass import nodeclasstags
-from controller.aws.nodeclass.amis import AMIs, UnsupportedAliasError, described
+from controller.aws.nodeclass.amis import AMIs, UnsupportedAliasError
 from controller.aws.nodeclass.instanceprofiles import InstanceProfileError, InstanceProfiles
 from controller.cloudprovider.errors import CloudProviderError, NodeClassNotReadyError
 
@@ -224,16 +224,12 @@ class NodeClasses:
 
     async def _images(self, node_class: EC2NodeClass) -> dict[str, Any]:
         version = (await self.cluster.get()).version
-        terms = node_class.spec.ami_selector_terms
         try:
             amis = await self.amis.find(node_class, version)
         except UnsupportedAliasError as exc:
             raise ConditionError(exc.reason, str(exc)) from exc
         if not amis:
-            raise ConditionError(
-                "AMINotFound",
-                f"AMISelector did not match any AMIs; spec.amiSelectorTerms: {described(terms)}",
-            )
+            raise ConditionError("AMINotFound", "AMISelector did not match any AMIs")
         return {"amis": list(amis)}
 
     async def _reserved(self, node_class: EC2NodeClass) -> dict[str, Any]:
@@ -254,21 +250,17 @@ class NodeClasses:
         return {}
 
     async def _zones(self, node_class: EC2NodeClass) -> dict[str, Any]:
-        terms = node_class.spec.subnet_selector_terms
-        subnets = await self.subnets.find(terms)
+        subnets = await self.subnets.find(node_class.spec.subnet_selector_terms)
         if not subnets:
-            raise ConditionError(
-                "SubnetsNotFound", _no_match("Subnet", "subnetSelectorTerms", terms)
-            )
+            raise ConditionError("SubnetsNotFound", "SubnetSelector did not match any Subnets")
         return {"subnets": [SubnetStatus(id=s.id, zone=s.zone, zone_id=s.zone_id) for s in subnets]}
 
     async def _security(self, node_class: EC2NodeClass) -> dict[str, Any]:
-        terms = node_class.spec.security_group_selector_terms
-        groups = await self.groups.find(terms)
+        groups = await self.groups.find(node_class.spec.security_group_selector_terms)
         if not groups:
             raise ConditionError(
                 "SecurityGroupsNotFound",
-                _no_match("SecurityGroup", "securityGroupSelectorTerms", terms),
+                "SecurityGroupSelector did not match any SecurityGroups",
             )
         return {"security_groups": list(groups)}
 
@@ -374,10 +366,3 @@ class NodeClasses:
                 "DRANVIDIAGPU feature gate is disabled. To turn it on, add DRANVIDIAGPU=true to "
                 "the setting AWS_FEATURE_GATES",
             )
-
-
-def _no_match(kind: str, field: str, terms: Sequence[SelectorTerm]) -> str:
-    return (
-        f"{kind}Selector did not match any {kind}s; spec.{field}: {described(terms)}. "
-        "Add the tags to a resource, or change the terms"
-    )

@@ -11,18 +11,27 @@ from controller.apis import labels
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodeclasscauses import explained
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import update_hashes
 from controller.reconcilers.writing import patched
+from controller.telemetry.events import EventType
 
 PERIOD = timedelta(minutes=1)
 UNREADY_PERIOD = timedelta(seconds=10)
 """How often an EC2NodeClass that is not ready is resolved again: a user may be correcting it."""
 
 CLAIMS_WAIT = timedelta(seconds=10)
+
+UNMATCHED: tuple[tuple[EventType, str], ...] = (
+    ("Warning", "AMINotFound"),
+    ("Warning", "SecurityGroupsNotFound"),
+    ("Warning", "SubnetsNotFound"),
+)
+"""The events about a selector that matches nothing; the reason is that of the condition."""
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +60,17 @@ class Resolver(PortUser):
                 {"status": _status(node_class, resolved)},
                 subresource="status",
             )
+        await self._report(resolved)
         ready = conditions.is_true(resolved.status.conditions, "Ready")
         return PERIOD if ready else UNREADY_PERIOD
+
+    async def _report(self, node_class: EC2NodeClass) -> None:
+        """Publish what to change if a selector matches nothing: the condition does not say it."""
+        for type_, reason in UNMATCHED:
+            for condition in node_class.status.conditions:
+                if condition.is_false and condition.reason == reason:
+                    message = explained(node_class, condition)
+                    await self.recorder.publish(EC2_NODE_CLASS, node_class, type_, reason, message)
 
     async def _metadata(self, node_class: EC2NodeClass) -> EC2NodeClass:
         wanted = {

@@ -10,6 +10,7 @@ from controller.apis import labels
 from controller.apis.appliers import appliers
 from controller.apis.karpenter import hashes, validation
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclasscauses import causes
 from controller.apis.karpenter.nodepool import (
     IN_SERVICE,
     NODE_REGISTRATION_HEALTHY,
@@ -206,7 +207,7 @@ class Readiness(PortUser):
             message = f'EC2NodeClass "{name}" has no Ready condition yet'
         elif not ready.is_true:
             status, reason = ready.status, ready.reason
-            message = f'EC2NodeClass "{name}" is not ready: {ready.message}'
+            message = f'EC2NodeClass "{name}" is not ready: {causes(node_class)}'
         return conditions.with_condition(
             known,
             NODE_CLASS_READY,
