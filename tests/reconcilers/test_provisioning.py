@@ -33,6 +33,7 @@ from tests.builders import (
     make_pod,
     make_type,
     make_types,
+    needs,
 )
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import World
@@ -607,6 +608,54 @@ async def test_a_pool_reports_that_too_few_instance_types_are_available_for_its_
 
     assert await scenario.world.events("NoCompatibleInstanceTypes") == messages
     assert bool(scenario.world.claims()) is not bool(messages)
+
+
+NO_COMPATIBLE = "NodePool requirements filtered out all compatible available instance types"
+
+
+@pytest.mark.parametrize(
+    ("restriction", "messages"),
+    [
+        pytest.param(
+            {"labels": {labels.ZONE: "a"}},
+            [f"{NO_COMPATIBLE}: all offerings are unavailable"],
+            id="by a label",
+        ),
+        pytest.param(
+            {"requirements": [needs(labels.ZONE, "In", "a")]},
+            [f"{NO_COMPATIBLE}: all offerings are unavailable"],
+            id="by a requirement",
+        ),
+        pytest.param({}, [], id="another zone is available"),
+    ],
+)
+async def test_a_pool_reports_that_all_its_offerings_are_unavailable(
+    restriction: dict[str, Any], messages: list[str]
+) -> None:
+    scenario = ProvisioningScenario()
+    full = make_offering("a", labels.ON_DEMAND, 0.1, available=False)
+    free = make_offering("b", labels.ON_DEMAND, 0.1)
+    scenario.world.cloud.types = (make_type("m5.large", offerings=[full, free]),)
+    scenario.world.seed(make_nodeclass(), make_nodepool(**restriction), make_pod("web"))
+
+    await scenario.round()
+
+    assert await scenario.world.events("NoCompatibleInstanceTypes") == messages
+    assert bool(scenario.world.claims()) is not bool(messages)
+
+
+async def test_a_pool_of_a_full_reservation_names_it() -> None:
+    scenario = ProvisioningScenario()
+    reserved = make_offering("a", labels.RESERVED, 0.1, reservation="cr-1", count=1)
+    full = reserved.with_reservation_capacity(0)
+    scenario.world.cloud.types = (make_type("m5.large", offerings=[full]),)
+    scenario.world.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
+
+    await scenario.round()
+
+    assert await scenario.world.events("NoCompatibleInstanceTypes") == [
+        f"{NO_COMPATIBLE}: capacity reservation cr-1 is full"
+    ]
 
 
 async def test_a_pool_never_exceeds_its_limits() -> None:

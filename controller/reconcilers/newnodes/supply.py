@@ -10,11 +10,13 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.taints import Requirement
-from controller.cloudprovider.compatibility import choices, has, is_met
+from controller.cloudprovider.compatibility import choices, has, is_met, offers
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
 from controller.constraints.requirements import minimum_values, read
+from controller.disruption.offerings import awaited
+from controller.scheduling.catalog.offerings import template
 from controller.state.cluster import Cluster
 
 NO_COMPATIBLE = "NodePool requirements filtered out all compatible available instance types"
@@ -70,6 +72,23 @@ def ready_pools(pools: Iterable[NodePool]) -> list[NodePool]:
 def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
     """Return which of the pool's requirements exclude every instance type; empty if none does."""
     return _unmet(pool.spec.template.spec.requirements, lambda asked: is_met(asked, types))
+
+
+def unavailable(pool: NodePool, types: Sequence[InstanceType]) -> str:
+    """Return why no offering is available for a node of the pool; empty if one is.
+
+    The labels of the pool's template count as requirements. Too few values for a `minValues` are no
+    reason: see `lacks_values`.
+    """
+    described = template(pool)
+    for instance_type in types:
+        if has(instance_type, described.requirements) and any(
+            o.available and offers(o, described.requirements) for o in instance_type.offerings
+        ):
+            return ""
+    full = ", ".join(sorted(awaited(types, described.terms)))
+    detail = f"capacity reservation {full} is full" if full else "all offerings are unavailable"
+    return f"{NO_COMPATIBLE}: {unmet(pool, types) or detail}"
 
 
 def lacks_values(pool: NodePool, types: Sequence[InstanceType]) -> bool:

@@ -28,6 +28,7 @@ from controller.reconcilers.newnodes.supply import (
     lacks_values,
     ready_pools,
     supply,
+    unavailable,
 )
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.ports import Ports, PortUser
@@ -253,8 +254,10 @@ class Provisioner(PortUser, ExpectedPods):
         for pool in solve_input.pools:
             name = pool.metadata.name
             problem = supplied.problems.get(name, "")
+            types = supplied.types.get(name, ())
+            if types and not problem:
+                problem = unavailable(pool, types)
             if not problem and self.min_values_policy == STRICT:
-                types = supplied.types.get(name, ())
                 problem = TOO_FEW_VALUES if lacks_values(pool, types) else ""
             if problem:
                 await self.recorder.publish(

@@ -17,20 +17,18 @@ from controller.apiserver.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from controller.cloudprovider.compatibility import offerings_of
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
-from controller.disruption.offerings import awaited
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.newnodes.supply import (
-    NO_COMPATIBLE,
     TOO_FEW_VALUES,
     lacks_values,
     supply,
+    unavailable,
 )
 from controller.reconcilers.newnodes.writer import created
 from controller.reconcilers.ports import Ports, PortUser
@@ -156,12 +154,7 @@ class Replication(PortUser):
         types = supplied.types.get(pool.metadata.name)
         if types is None:
             return ""
-        requirements = node_from_template(pool).requirements
-        if any(o.available for o in offerings_of(types, requirements)):
-            return TOO_FEW_VALUES if lacks_values(pool, types) else ""
-        full = ", ".join(sorted(awaited(types, requirements)))
-        detail = f"capacity reservation {full} is full" if full else "all offerings are unavailable"
-        return f"{NO_COMPATIBLE}: {supplied.problems[pool.metadata.name] or detail}"
+        return unavailable(pool, types) or (TOO_FEW_VALUES if lacks_values(pool, types) else "")
 
     def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
         """Yield nodes of the pool's template; up to `MOST_TOGETHER` share a CreateFleet call.
