@@ -409,7 +409,7 @@ def image_parameters(place: Place, parameters: Sequence[str]) -> Document:
     """Return the permission to read SSM parameters that name AMIs, in addition to AWS's own.
 
     Args:
-        place: the cluster's.
+        place: partition, region, account and name of the cluster.
         parameters: names or patterns in the cluster's account and region, such as `/golden/*`, or
             ARNs.
 
@@ -426,7 +426,7 @@ def queue_policy(place: Place, queue_arn: str, *, rules: Sequence[str]) -> Docum
     """Return the queue's policy: EventBridge may send for these rules; requests require TLS.
 
     Args:
-        place: the cluster's.
+        place: partition, region, account and name of the cluster.
         queue_arn: ARN of the queue.
         rules: names of the EventBridge rules.
 

@@ -295,12 +295,14 @@ class Auditor:
     def _replication(self, view: View) -> None:
         """Check that a static NodePool has few NodeClaims more than replicas.
 
-        Replacements come before the nodes that they replace go. A smaller number of replicas takes
+        Replacements come before the nodes that they replace go. The budget is a share of all nodes,
+        the earlier replacements among them, as in Karpenter. A smaller number of replicas takes
         effect within moments.
         """
         for pool, replicas in view.replicas.items():
             most = max(replicas, self._replicas.get(pool, 0))
-            if (there := len(_staying(view, pool))) > most + math.ceil(SURGE * most):
+            there = len(_staying(view, pool))
+            if there > most + math.ceil(SURGE * (there - 1)):
                 self.find(f"static NodePool {pool} has {there} NodeClaims, and {most} replicas")
             if there <= replicas:
                 self._replicas[pool] = replicas

@@ -22,20 +22,16 @@ from controller.scheduling.scheduler import schedule
 def planned(
     request: bytes, running: Sequence[int], offer: bytes, seconds: float
 ) -> dict[str, Any] | None:
-    """Return the decisions for a cluster as JSON-ready values.
-
-    These are the disruptions, the lower bound on cost, and the nodes for pending pods. Each of the
-    three is computed in at most `seconds`.
-    """
+    """Return the decisions of `plan`; the arguments and the result None are those of `decide`."""
     problem = solving.received(request, running, offer)
     return None if problem is None else plan(problem, seconds)
 
 
 def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
-    """Return the decisions for a cluster as JSON-ready values.
+    """Return the decisions for a cluster as JSON-ready values, with the keys of `content.plan`.
 
-    These are the disruptions, the lower bound on cost, and the nodes for pending pods. Each of the
-    three is computed in at most `seconds`.
+    These are the disruptions, the lower bound on the cost of the nodes in $/h, and the nodes for
+    pending pods. Each of the three is computed in at most `seconds`.
     """
     course = new_course(problem)
     evaluate(course, seconds)

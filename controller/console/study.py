@@ -205,7 +205,9 @@ class Study:
         self._feed.announce()
 
     async def answer(self, question: questions.Question) -> dict[str, Any]:
-        """Return the answer to a question about the cluster that was read.
+        """Return the answer to a question about the cluster that was read, as JSON-ready values.
+
+        The keys depend on the question (`questions.answered`).
 
         Raises:
             UnanswerableError: the question cannot be answered.

@@ -99,7 +99,10 @@ def initialized(problem: DisruptionProblem) -> Mapping[str, Candidate]:
 
 
 def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
-    """Return the nodes that only their pods may block."""
+    """Return the nodes that nothing but their pods may keep from being disrupted.
+
+    The pods are not checked.
+    """
     return tuple(
         candidate
         for state, candidate in _managed(problem)

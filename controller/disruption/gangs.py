@@ -67,7 +67,7 @@ Units = Mapping[str, GangUnit]
 
 
 def units_of(problem: DisruptionProblem) -> Units:
-    """Return the unit of each node that runs a gang's pod; empty unless gangs are scheduled.
+    """Return the unit of each node that runs a gang's pod; empty without `GANG_SCHEDULING`.
 
     Cost: O(pods).
     """

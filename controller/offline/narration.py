@@ -42,7 +42,7 @@ class Narrator(Reporter):
         self._given_up[given_up] += pods
 
     def solved_again(self, world: str) -> None:
-        """Write the change to the cluster for another solve."""
+        """Write that the pods are scheduled again; `world` names what is different this time."""
         self._write_line(f"solving again with {world}")
 
     def done(self, results: Results) -> None:

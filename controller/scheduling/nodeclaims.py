@@ -115,7 +115,7 @@ class ClaimBuilder:
         annotations: Mapping[str, str],
         excluded: Mask | None = None,
     ) -> NewNode | None:
-        """Return the NodeClaim for these pods; None if too few types hold them.
+        """Return the NodeClaim for these pods; None if fewer types hold them than `minValues` asks.
 
         Args:
             pool: the index of the NodePool.

@@ -112,7 +112,7 @@ def lifecycle_event(node: Node) -> str:
 
 
 def is_closed(node: Node) -> bool:
-    """Whether the Node exists and accepts no pods yet: it is held or not registered."""
+    """Whether the Node exists and accepts no pods yet: not registered, or `taints.HELD`."""
     return not node.metadata.is_deleting and any(
         taints.same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
         for taint in node.spec.taints

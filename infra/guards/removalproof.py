@@ -137,7 +137,10 @@ def refuse_unreachable(
 
 @dataclass(kw_only=True)
 class Sweep:
-    """Deletes the candidates that have the installation's tag, until none is found."""
+    """Deletes those of some AWS resources that have the installation's tag, until none is found.
+
+    `candidates` are the names of the resources.
+    """
 
     candidates: Sequence[Name] = field(kw_only=False)
     installation: str
@@ -146,7 +149,7 @@ class Sweep:
     _said: set[str] = field(default_factory=set, init=False)
 
     def run(self) -> None:
-        """Delete the candidates, and wait until AWS no longer finds them.
+        """Delete the resources, and wait until AWS no longer finds them.
 
         Raises:
             NotRemovedError: some still exist after `PROOF_SECONDS`; says why.

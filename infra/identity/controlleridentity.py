@@ -50,7 +50,7 @@ def refuse_unusable_provider(
 
     Args:
         wanted: the value of `joiner:oidcProvider`.
-        place: the cluster's.
+        place: partition, region, account and name of the cluster.
         issuer: URL of the cluster's OIDC issuer; empty if it has none.
         stack: organization/project/stack, the value of a tag on a provider that the stack created.
         iam: boto3's IAM client.

@@ -175,7 +175,10 @@ class _Driver:
             await self.kube.delete(f"{VOLUMES}/{volume['metadata']['name']}")
 
     async def attach(self, attachment: Object) -> None:
-        """Mark a volume as attached; the attach-detach controller reverts this by itself."""
+        """Mark a volume as attached.
+
+        To detach it, the attach-detach controller deletes the VolumeAttachment.
+        """
         if attachment["spec"]["attacher"] != DRIVER or attachment["status"]["attached"]:
             return
         name = attachment["metadata"]["name"]

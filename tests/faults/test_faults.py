@@ -78,16 +78,16 @@ def test_a_seed_repeats_the_same_run_on_a_slower_machine(monkeypatch: pytest.Mon
 
 def test_the_auditor_finds_nodeclaims_beyond_the_replicas_of_a_static_pool() -> None:
     static = {"karpenter.sh/nodepool": "fixed"}
-    claims = [{"metadata": {"name": f"fixed-{n}", "labels": static}} for n in range(6)]
+    claims = [{"metadata": {"name": f"fixed-{n}", "labels": static}} for n in range(7)]
     judge = Auditor([InstanceType(2000, 4096, 1.0)])
 
     judge.check(make_view(claims=claims[:4], replicas={"fixed": 4}))
     judge.check(make_view(claims=claims[:4], replicas={"fixed": 2}))
-    judge.check(make_view(claims=claims[:5], replicas={"fixed": 4}))
-    assert judge.findings == []
+    judge.check(make_view(claims=claims[:6], replicas={"fixed": 4}))
+    assert judge.findings == [], "with a replacement there are five nodes, so two may be replaced"
     judge.check(make_view(claims=claims, replicas={"fixed": 4}))
 
-    assert judge.findings == ["static NodePool fixed has 6 NodeClaims, and 4 replicas"]
+    assert judge.findings == ["static NodePool fixed has 7 NodeClaims, and 4 replicas"]
 
 
 def test_the_auditor_finds_a_voluntary_disruption_of_a_part_of_a_gang() -> None:

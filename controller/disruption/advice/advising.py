@@ -28,10 +28,11 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A cluster, and the nodes that Joiner replaces at any cost.
+    """The cluster that the advice is for.
 
-    `deadline` is called at the start of each solve. It returns a function that says whether the
-    time limit of this solve is reached.
+    `leaving` are nodes of other autoscalers, by name, which Joiner's nodes replace even if that
+    costs more. `deadline` is called at the start of each solve. It returns a function that says
+    whether the time limit of this solve is reached.
     """
 
     problem: DisruptionProblem

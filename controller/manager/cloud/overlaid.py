@@ -40,7 +40,7 @@ class _PoolView:
         overlays: Sequence[NodeOverlay],
         fee: float,
     ) -> bool:
-        """Return whether the result is valid for these inputs, so that it need not be computed."""
+        """Return whether `after` is valid for these inputs, so that it need not be computed."""
         # Compare by identity: unchanged instance types are the same object, and there are many.
         return self.before is types and (self.identity, self.overlays, self.fee) == (
             identity,

@@ -42,8 +42,9 @@ class DeviceSite:
 class NodeOptions:
     """The nodes that can be launched.
 
-    `capacity` is their capacity for pods (node types × resources), `profile_of` the index of each
-    node type's profile. A node type is an instance type within a variant.
+    `capacity` is their capacity for pods (node types × resources). A node type is an instance type
+    within a variant. Node types with the same devices share a profile: `profile_of` is the index of
+    each node type's profile.
     """
 
     variants: Variants

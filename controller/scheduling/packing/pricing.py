@@ -219,8 +219,10 @@ class PriceModel:
     def balances(self, left: Indices) -> tuple[float, ...]:
         """Return the weights of the shape of demand to try, probably the best first.
 
-        If nearly all spending is on one resource, the other resource is free to the program only
-        because it buys nodes in fractions. The shape of demand is then more important.
+        The shape is the ratio of the demanded resources. With a weight of 0, node types are
+        compared by the program's prices of resources alone. If nearly all spending is on one
+        resource, the other resource is free to the program only because it buys nodes in fractions.
+        The shape of demand is then more important.
         """
         dual_prices = self.dual_prices(left, balance=0.0)
         spent = dual_prices.bought @ (
