@@ -42,6 +42,7 @@ end, for garbage.
 BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
     "kubernetes": lambda: (binaries.control_plane(), binaries.kubernetes()),
     "pulumi": lambda: (binaries.pulumi(),),
+    "pulumi-yaml": lambda: (binaries.pulumi(), binaries.pulumi_yaml()),
     "karpenter": lambda: (engines.toolset(), engines.hashing()),
     "browser": tuple,  # its fixture downloads it, like the next one's
     "go": tuple,

@@ -1,6 +1,6 @@
 """A home for Pulumi's engine, with a plugin for everything that Joiner's Pulumi program needs.
 
-The language host and the host of dynamic providers are next to the engine. The two resource
+The language hosts and the host of dynamic providers are next to the engine. The two resource
 plugins are under `PULUMI_HOME/plugins`. The engine therefore searches nothing on `PATH`, and
 the user's own plugins are never shadowed. The scripts name the interpreter that writes them, so
 each home gets new ones.
@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -68,11 +68,13 @@ def prepare(
     *,
     engine: Path,
     plugins: Plugins = Plugins.AUTOMATIC,
+    hosts: Sequence[Path] = (),
     is_installed: bool = False,
     progress: Progress = SILENCE,
 ) -> Home:
     """Create or update a home in `directory`, and return it.
 
+    `hosts` are Pulumi's own language hosts, which replace stand-ins of the same name.
     With `is_installed`, programs run in the virtual environment that their Pulumi.yaml names.
     Raises `DownloadFailedError` if `plugins` is `REAL` and they cannot be downloaded.
     """
@@ -82,7 +84,11 @@ def prepare(
     own_engine = folder / "pulumi"
     if not own_engine.exists():
         _link_or_copy(engine, own_engine)
-    for name, module in BESIDE_ENGINE.items():
+    for host in hosts:
+        (folder / host.name).unlink(missing_ok=True)
+        _link_or_copy(host, folder / host.name)
+    for name in BESIDE_ENGINE.keys() - {host.name for host in hosts}:
+        module = BESIDE_ENGINE[name]
         _write_script(folder / name, module, *([toolchain.INSTALLED] if is_installed else []))
     real = set()
     for name in VERSIONS:
@@ -114,6 +120,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def _write_script(path: Path, module: str, *options: str) -> None:
     # -P: the program's modules must not come before the standard library.
     command = [sys.executable, "-P", "-u", "-m", f"testbed.plugins.{module}", *options]
+    path.unlink(missing_ok=True)  # it may be a link to a binary in the cache
     path.write_text(
         "#!/bin/sh\n"
         # The project's own modules come first: it may be another checkout of this one.

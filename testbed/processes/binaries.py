@@ -256,6 +256,16 @@ def pulumi() -> Toolset:
     )
 
 
+def pulumi_yaml() -> Toolset:
+    """Return the tool set with Pulumi's language host of YAML programs.
+
+    It is not part of `pulumi`, because only YAML programs need it. Its module requires an older
+    Pulumi than the engine's, and otherwise the versions of the engine's module. So a build after
+    the engine's compiles only Pulumi's own packages again.
+    """
+    return _own("pulumi-yaml", "github.com/pulumi/pulumi-yaml", "pulumi-language-yaml")
+
+
 def prometheus() -> Toolset:
     """Return the tool set with `promql`, which evaluates queries and rules as Prometheus does."""
     return _own("prometheus", "github.com/prometheus/prometheus", "promql")
@@ -286,7 +296,8 @@ def ensure(binary: str, *, progress: Progress = SILENCE, upcoming: Sequence[Tool
     `upcoming` are sets needed next: see `Supply`.
     Raises `BinaryUnavailableError` if no source provides it, or if no set contains it.
     """
-    for toolset in (control_plane(), kubernetes(), pulumi(), prometheus(), helm()):
+    sets = (control_plane(), kubernetes(), pulumi(), pulumi_yaml(), prometheus(), helm())
+    for toolset in sets:
         if binary in toolset.packages:
             return Supply(progress=progress, upcoming=upcoming).obtain(toolset) / binary
     raise BinaryUnavailableError(f"no tool set has a binary named {binary!r}")
