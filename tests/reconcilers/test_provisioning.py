@@ -658,6 +658,27 @@ async def test_a_pool_of_a_full_reservation_names_it() -> None:
     ]
 
 
+@pytest.mark.parametrize(("least", "kept"), [(3, 2), (2, 2), (1, 1)])
+async def test_a_claim_demands_no_more_instance_types_than_it_names(least: int, kept: int) -> None:
+    scenario = ProvisioningScenario()
+    scenario.settings = Settings(min_values_policy=BEST_EFFORT)
+    scenario.world.cloud.types = make_types(2, 4)
+    pool = make_nodepool()
+    known = [instance_type.name for instance_type in scenario.world.cloud.types]
+    wanted = Requirement(
+        key=labels.INSTANCE_TYPE, operator="In", values=[*known, "moonshot"], min_values=least
+    )
+    pool.spec.template.spec.requirements.append(wanted)
+    scenario.world.seed(make_nodeclass(), pool, make_pod("web"))
+
+    await scenario.round()
+
+    (claim,) = scenario.world.claims()
+    (types,) = (r for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE)
+    assert set(types.values) == set(known)
+    assert types.min_values == kept
+
+
 async def test_a_pool_never_exceeds_its_limits() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(make_nodeclass(), make_nodepool(limits={"cpu": "4"}))

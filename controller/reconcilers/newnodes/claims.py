@@ -66,11 +66,14 @@ def node_claim(
 
 def _requirements(pool: NodePool, node: NewNode, own_labels: dict[str, str]) -> list[Requirement]:
     floors = {labels.normalized(r.key): r.min_values for r in pool.spec.template.spec.requirements}
+    floor = floors.get(labels.INSTANCE_TYPE)
     types = Requirement(
         key=labels.INSTANCE_TYPE,
         operator="In",
         values=list(node.instance_types),
-        min_values=floors.get(labels.INSTANCE_TYPE),
+        # Under the policy BestEffort, a node may have fewer types. The API server refuses a
+        # minValues that exceeds the number of values.
+        min_values=floor if floor is None else min(floor, len(node.instance_types)),
     )
     replaced = {labels.HOSTNAME, *({labels.INSTANCE_TYPE} if node.instance_types else ())}
     others = [r for r in node.requirements if r.key not in replaced]
