@@ -217,6 +217,7 @@ MADE = ("instance", "volume", "network-interface")
 
 
 def _launch(world: World, call: Call) -> Iterator[Question]:
+    """Yield the questions of a launch; a dry run of CreateFleet asks nothing of the instances."""
     action = f"ec2:{call.operation}"
     templates = _templates(world, call)
     data = [each for _, each in templates] or [call.parameters]
@@ -228,6 +229,10 @@ def _launch(world: World, call: Call) -> Iterator[Question]:
     if action == "ec2:CreateFleet":
         given = tags_for(specifications, "fleet")
         yield Question(action, ec2_arn(world, "fleet", "*"), request_tags(given))
+        if call.get("DryRun"):
+            for template, _ in templates:
+                yield _of_resource(world, action, template.identity)
+            return
     for each in launching:
         for template, _ in templates:
             yield _of_resource(world, each, template.identity)

@@ -241,6 +241,20 @@ def test_a_fleet_needs_its_tags_on_everything_it_creates(
     assert "ec2:CreateFleet on resource: arn:aws:ec2:us-west-2:123456789012:fleet/*" in message
 
 
+def test_a_dry_run_of_a_fleet_needs_no_permission_to_run_instances(
+    workload: Workload, region: Region
+) -> None:
+    forbidden = {"Effect": "Deny", "Action": "ec2:RunInstances", "Resource": "*"}
+    workload.grant(*launching_statements(), forbidden)
+    ec2 = workload.signed().client("ec2")
+    fleet = region.fleet(template=own_template(region), tags=OWNED)
+
+    with pytest.raises(ClientError, match="DryRunOperation"):
+        ec2.create_fleet(**fleet, DryRun=True)
+    with pytest.raises(ClientError, match="UnauthorizedOperation"):
+        ec2.create_fleet(**fleet)
+
+
 def test_a_launch_template_of_another_owner_cannot_be_launched(
     workload: Workload, region: Region
 ) -> None:
