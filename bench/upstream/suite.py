@@ -85,6 +85,8 @@ PROVIDER = Source(
         ),
         "AWS_FEATURE_GATES": "NodeClassCEL=true,RebootForRepair=true",
         "ENABLE_ZONAL_SHIFT": "true",
+        # The pods of a spec are young, and the price of their eviction would exceed small savings.
+        "DISRUPTION_EVICTION_PRICE": "0",
     },
     stack={
         # Specs that deny the controller a permission find its role in the service account.
