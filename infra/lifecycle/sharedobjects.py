@@ -59,9 +59,7 @@ def delete_unused(
     shared, location = props["shared"], ClusterLocation.of(props)
     if definitions := shared.get("definitions"):
         try:
-            cluster = ClusterApi.find(location)
-            for name in definitions:
-                _delete_definition(cluster, name, props, clock=clock, say=say)
+            _delete_definitions(ClusterApi.find(location), definitions, props, clock=clock, say=say)
         except (ClusterGoneError, ClusterUnreachableError) as exc:
             require_abandoned(location, exc)
     if arn := shared.get("oidcProvider"):
@@ -102,21 +100,44 @@ def installation_of(definition: Wire) -> str | None:
     return marks.get(labels.TAG_INSTALLATION)
 
 
-def _delete_definition(
+def _delete_definitions(
+    cluster: Objects,
+    names: Sequence[str],
+    props: Mapping[str, Any],
+    *,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> None:
+    """Delete the CRDs that have no objects of others, and wait until all of them are deleted."""
+    leaving = []
+    for name in names:
+        if _is_unused(cluster, name, props, clock=clock, say=say):
+            cluster.delete(f"{DEFINITIONS}/{name}")
+            leaving.append(name)
+    deadline = clock.monotonic() + PATIENCE_SECONDS
+    while leaving := [name for name in leaving if cluster.get(f"{DEFINITIONS}/{name}")]:
+        if clock.monotonic() >= deadline:
+            break
+        clock.sleep(POLL_SECONDS)
+    for name in leaving:
+        say(f"CustomResourceDefinition {name} is deleted once its objects have no finalizers")
+
+
+def _is_unused(
     cluster: Objects,
     name: str,
     props: Mapping[str, Any],
     *,
     clock: Clock,
     say: Callable[[str], None],
-) -> None:
-    path = f"{DEFINITIONS}/{name}"
-    held = cluster.get(path)
+) -> bool:
+    """Return whether a CRD of the installation exists and has no objects of others."""
+    held = cluster.get(f"{DEFINITIONS}/{name}")
     if held is None:
-        return
+        return False
     if installation_of(held) != props["installation"]:
         say(f"keeping CustomResourceDefinition {name}: it belongs to another installation")
-        return
+        return False
     deadline = clock.monotonic() + PATIENCE_SECONDS
     while True:
         objects = cluster.list(_collection(held))
@@ -132,13 +153,7 @@ def _delete_definition(
             f"keeping CustomResourceDefinition {name}: this would also delete objects that do not "
             f"belong to this stack ({len(others)}): {', '.join(others[:10])}"
         )
-        return
-    cluster.delete(path)
-    while cluster.get(path) is not None:
-        if clock.monotonic() >= deadline:
-            say(f"CustomResourceDefinition {name} is deleted once its objects have no finalizers")
-            return
-        clock.sleep(POLL_SECONDS)
+    return not others
 
 
 def _collection(definition: Wire) -> str:

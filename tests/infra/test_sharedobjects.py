@@ -11,7 +11,7 @@ from pulumi.runtime import mocks
 
 from infra.clusterapi import ClusterApi
 from infra.deployment.customresources import definitions
-from infra.lifecycle.sharedobjects import DEFINITIONS, delete_unused
+from infra.lifecycle.sharedobjects import DEFINITIONS, PATIENCE_SECONDS, delete_unused
 from infra.lifecycle.waiting import Clock
 from tests.infra.knownaws import Entries, connection
 from tests.infra.test_program import ISSUER, run
@@ -141,6 +141,36 @@ def test_a_terminating_pool_does_not_keep_its_crd(
 
     assert end(monkeypatch, cluster, "nodes", clock=cluster) == []
     assert cluster.held == {}
+
+
+def test_crds_are_deleted_together_and_those_with_finalizers_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(Cluster):
+        def __init__(self) -> None:
+            super().__init__()
+            self.requested: list[str] = []
+            self.now = 0.0
+
+        def delete(self, path: str) -> None:
+            self.requested.append(path.rpartition("/")[2])
+
+        def sleep(self, seconds: float) -> None:
+            assert len(self.requested) == 6
+            self.now += seconds
+            self.held = {name: wire for name, wire in self.held.items() if name == CLAIMS}
+
+        def monotonic(self) -> float:
+            return self.now
+
+    cluster = Slow()
+
+    (said,) = end(monkeypatch, cluster, clock=cluster)
+
+    assert (
+        said == f"CustomResourceDefinition {CLAIMS} is deleted once its objects have no finalizers"
+    )
+    assert cluster.now == PATIENCE_SECONDS
 
 
 def test_crds_that_another_installation_adopted_stay(
