@@ -61,7 +61,7 @@ NAME_LIMIT: Final = 63
 DEFAULT_SECONDS: Final = 600.0
 DISCOVERY_SECONDS: Final = 60.0
 FIRST_POLL_SECONDS: Final = 0.05
-LAST_POLL_SECONDS: Final = 1.0
+LAST_POLL_SECONDS: Final = 0.25
 
 
 class KubernetesProvider(Provider):
