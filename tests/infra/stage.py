@@ -28,6 +28,10 @@ NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
 STACK_TYPE = "pulumi:pulumi:Stack"
+AT_THE_END = {"PULUMI_SKIP_CHECKPOINTS": "true"}
+"""The engine writes the state once, when an operation ends. Otherwise it writes the whole state
+twice for each resource; it does in the system tests, as for users.
+"""
 OURS = {"joiner.dev/installation": "organization/joiner/dev"}
 
 
@@ -236,7 +240,7 @@ def open_stage(testbed: Testbed, folder: Path) -> Stage:
     engine = PulumiEngine(
         directory=folder / "pulumi",
         project=CHECKOUT,
-        environment=testbed.environment(),
+        environment=testbed.environment() | AT_THE_END,
         show=said.append,
     )
     return Stage(
