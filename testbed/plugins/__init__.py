@@ -13,7 +13,6 @@ calls with boto3 or the Kubernetes API. The engine, its state and the SDKs are t
 * `kubernetesprovider`  `pulumi-resource-kubernetes`
 * `dynamichost`         `pulumi-resource-pulumi-python`
 * `languagehost`        `pulumi-language-python`
-* `yamlhost`            `pulumi-language-yaml`, for components of packages
 * `languageexec`        runs the program, in the project's virtual environment or outside it
 * `toolchain`           `runtime.options` of Pulumi.yaml, and `pulumi install`
 """

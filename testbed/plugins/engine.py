@@ -112,6 +112,7 @@ class PulumiEngine:
             self.directory,
             engine=self.engine or binaries.ensure("pulumi", progress=self.progress),
             plugins=self.plugins,
+            hosts=[binaries.ensure(name, progress=self.progress) for name in self._hosts],
             is_installed=self.is_installed,
             progress=self.progress,
         )
@@ -220,9 +221,21 @@ class PulumiEngine:
         """Remove the lock that a killed engine left."""
         self._ask("cancel", "--yes", "--stack", stack)
 
+    @property
+    def _hosts(self) -> Sequence[str]:
+        """The language hosts of the project's runtime that are not stand-ins."""
+        runtime = self._description["runtime"]
+        name = runtime["name"] if isinstance(runtime, Mapping) else runtime
+        return ["pulumi-language-yaml"] if name == "yaml" else []
+
     @cached_property
     def _project_name(self) -> str:
-        return str(yaml.safe_load((self.project / "Pulumi.yaml").read_text())["name"])
+        return str(self._description["name"])
+
+    @property
+    def _description(self) -> Mapping[str, Any]:
+        described: Mapping[str, Any] = yaml.safe_load((self.project / "Pulumi.yaml").read_text())
+        return described
 
     @cached_property
     def _command_folder(self) -> Path:

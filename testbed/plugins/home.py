@@ -30,7 +30,6 @@ VERSIONS: Final[Mapping[str, str]] = {"aws": "7.51.1", "kubernetes": "4.34.2"}
 PACKAGES: Final[Mapping[str, str]] = {"aws": "awsprovider", "kubernetes": "kubernetesprovider"}
 BESIDE_ENGINE: Final[Mapping[str, str]] = {
     "pulumi-language-python": "languagehost",
-    "pulumi-language-yaml": "yamlhost",
     "pulumi-resource-pulumi-python": "dynamichost",
 }
 

@@ -646,6 +646,7 @@ def test_pools_can_be_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> None
     assert stage.installed == set()
 
 
+@pytest.mark.needs("pulumi-yaml")
 def test_a_yaml_program_creates_guards_and_destroys_joiner_through_the_package(
     stage: Stage, tmp_path: Path
 ) -> None:
@@ -661,8 +662,10 @@ def test_a_yaml_program_creates_guards_and_destroys_joiner_through_the_package(
         named = program["resources"]["joiner"]["properties"]
         facts = {"name": "joiner", "region": "us-west-2"}
         connection = {key: stage.settings[key] for key in ("awsEndpoint", "kubeconfig")}
-        pools = yaml.safe_load_all((tmp_path / "pools/team.yaml").read_text())
+        manifests = (tmp_path / "pools/team.yaml").read_text()
+        pools = yaml.safe_load_all(manifests.replace("${", "$${"))  # else references of Pulumi
         named |= {"cluster": facts | connection, "nodePools": list(pools), "drainTimeout": "5s"}
+        named |= {"secretEnv": {"TOKEN": {"fn::secret": "hush-hush"}}}
         named |= properties
         (project / "Pulumi.yaml").write_text(yaml.safe_dump(program))
 
@@ -670,6 +673,7 @@ def test_a_yaml_program_creates_guards_and_destroys_joiner_through_the_package(
     stage.engine.up("dev", region)
     assert not stage.engine.preview("dev", region).any
     assert stage.engine.outputs("dev")["nodeRole"] == "KarpenterNodeRole-joiner"
+    assert "hush-hush" not in json.dumps(stage.engine.state("dev"))
     deployment = stage.cluster.get(DEPLOYMENT)
     assert deployment is not None
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

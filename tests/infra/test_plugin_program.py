@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import ssl
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import certifi
 import pytest
 import yaml
 
@@ -12,6 +17,7 @@ from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.plugins.home import Plugins
 from testbed.processes import owned
 from tests.infra.stage import CHECKOUT
+from tests.infra.test_readme import blocks_of
 
 pytestmark = pytest.mark.needs("pulumi")
 
@@ -37,6 +43,19 @@ joiner = pulumi.ComponentResource("joiner:infra:Joiner", "joiner", properties, r
 pulumi.export("nodeRole", joiner.nodeRoleName)
 """
 """What the SDK of any language does: it passes a type and properties to the engine."""
+AUTHORITY = ssl.create_default_context(cafile=certifi.where()).get_ca_certs(binary_form=True)[0]
+"""Any certificate: no API server of the page's cluster is ever called."""
+
+PAGE = (CHECKOUT / "docs" / "how-to" / "package.md").read_text()
+MISTAKES: Sequence[tuple[Mapping[str, Any], str]] = [
+    # Pulumi's host finds these, with the schema of the package.
+    ({"imgae": "joiner:test"}, "Property imgae does not exist on 'joiner:infra:Joiner'"),
+    ({"replicas": "three"}, "replicas: Cannot assign type 'string' to type 'integer'"),
+    # The host passes numbers for text. The component finds these.
+    ({"tags": {"a": 1}}, "tags.a=1 cannot be used: allowed is text; put a number"),
+    ({"identity": "iam"}, "identity='iam' cannot be used: allowed is pod-identity or irsa"),
+]
+"""Properties of a program → what the user reads."""
 
 
 def engine_on(folder: Path, cloud: Cloud) -> PulumiEngine:
@@ -53,23 +72,54 @@ def engine_on(folder: Path, cloud: Cloud) -> PulumiEngine:
     )
 
 
-def test_a_yaml_program_adds_the_package_and_hears_what_it_must_correct(tmp_path: Path) -> None:
-    properties = {"cluster": {"name": "shop", "region": "us-west-2"}, "identity": "iam"}
-    joiner = {"type": "joiner:infra:Joiner", "properties": properties}
-    file = tmp_path / "Pulumi.yaml"
-    file.write_text(
-        yaml.safe_dump({"name": "shop", "runtime": "yaml", "resources": {"joiner": joiner}})
-    )
+@pytest.mark.needs("pulumi-yaml")
+def test_the_yaml_program_of_the_page_runs_until_it_calls_its_cluster(
+    tmp_path: Path,
+) -> None:
+    (program,) = blocks_of(PAGE, "yaml")
+    project = tmp_path / "package"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text(program)
+    (tmp_path / "joiner").mkdir()  # Pulumi writes the package's schema here
+    for part in CHECKOUT.iterdir():
+        (tmp_path / "joiner" / part.name).symlink_to(part)
 
-    with Cloud() as cloud:
-        engine = engine_on(tmp_path, cloud)
-        engine.add_package(str(CHECKOUT / "plugin"))
-        with pytest.raises(
-            EngineError, match="identity='iam' cannot be used: allowed is pod-ident"
-        ):
+    authority = base64.b64encode(ssl.DER_cert_to_PEM_cert(AUTHORITY).encode()).decode()
+    with Cloud(cluster_name="my-cluster", cluster_ca=authority) as cloud:
+        engine = engine_on(project, cloud)
+        engine.add_package("../joiner/plugin")
+        # The page's cluster does not exist: nothing but its API server is missing.
+        with pytest.raises(EngineError, match="the Kubernetes API cannot be reached") as failure:
             engine.preview("dev", REGION)
 
-    assert yaml.safe_load(file.read_text())["packages"] == {"joiner": str(CHECKOUT / "plugin")}
+    packages = {"packages": {"joiner": "../joiner/plugin"}}
+    written = yaml.safe_load((project / "Pulumi.yaml").read_text())
+    assert written == yaml.safe_load(program) | packages
+    assert program == (CHECKOUT / "examples/package/Pulumi.yaml").read_text()
+    assert "pulumi package add ../joiner/plugin" in PAGE
+    assert "joiner:infra:NodePools" in failure.value.output
+    assert owned.belonging_to(engine.directory) == []
+
+
+@pytest.mark.needs("pulumi-yaml")
+def test_a_yaml_program_hears_what_it_must_correct(tmp_path: Path) -> None:
+    cluster = {"name": "shop", "region": "us-west-2"}
+
+    with Cloud() as cloud:
+        for wrong, words in MISTAKES:
+            properties = {"cluster": cluster, **wrong}
+            program = {
+                "name": "shop",
+                "runtime": "yaml",
+                "packages": {"joiner": str(CHECKOUT / "plugin")},
+                "resources": {"joiner": {"type": "joiner:infra:Joiner", "properties": properties}},
+            }
+            (tmp_path / "Pulumi.yaml").write_text(yaml.safe_dump(program))
+            engine = engine_on(tmp_path, cloud)
+            with pytest.raises(EngineError) as failure:
+                engine.preview("dev", REGION)
+            assert words in failure.value.output
+
     assert owned.belonging_to(engine.directory) == []
 
 
