@@ -30,7 +30,7 @@ check: ## lint, types and layers only
 	@py=$(PY); bin=$$(dirname $$py); \
 	$$bin/ruff check . && $$bin/ruff format --check . && $$bin/mypy && $$bin/lint-imports
 
-unit: ## the tests that start and build nothing: less than three minutes on two cores
+unit: ## the tests that start and build nothing: about two minutes on two cores
 	@py=$(PY); exec $$py -m pytest -m unit $(WORKERS)
 
 pythons: ## the unit tests on every supported Python
