@@ -28,11 +28,10 @@ from pathlib import Path
 from controller.console.top.screen import Top
 from tests.console.clusters import feed_of, multiplied, problem_in, recorded
 
-KEYS = ("down", "pagedown", "end", "home", "s", "r", "g", "down", "enter", "escape", "p", "n", "d",
-        "w", "n",
-        "/", "7", "escape")  # fmt: skip
+KEYS = ("down", "pagedown", "end", "home", "s", "r", "g", "down", "enter", "escape", "enter",
+        "backspace", "p", "n", "d", "w", "n", "/", "7", "escape")  # fmt: skip
 TYPED = {"down": "\x1b[B", "pagedown": "\x1b[6~", "end": "\x1b[F", "home": "\x1b[H", "enter": "\r",
-         "escape": "\x1b"}  # fmt: skip
+         "escape": "\x1b", "backspace": "\x7f"}  # fmt: skip
 ROUNDS = 5
 LINES, COLUMNS = 50, 160
 

@@ -154,7 +154,7 @@ async def test_enter_opens_the_pods_of_a_node_and_then_one_pod(app: Top, page: C
         facts = {line.split("  ")[0]: line for line in screen(pilot)}
         assert opened["name"] in facts["node"]
         assert "cpu" in facts["requests"]
-        await pilot.press("escape", "escape")
+        await pilot.press("escape", "backspace")
         line = pilot.app.query_one(Lines).line
         assert line is not None
         assert line.key == opened["name"]
@@ -328,7 +328,7 @@ def test_the_docs_name_every_key_and_every_column() -> None:
         if isinstance(binding, Binding)
         for key in binding.key.split(",")
     }
-    written = {"slash": "/", "escape": "Escape", "ctrl+c": "Ctrl-C"}
+    written = {"slash": "/", "escape": "Escape", "backspace": "Backspace", "ctrl+c": "Ctrl-C"}
 
     assert {key for key in keys if f"{written.get(key, f'`{key}`')}" not in page} == set()
     assert {column.title for column in tables.COLUMNS if column.title not in page} == set()

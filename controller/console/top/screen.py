@@ -174,6 +174,8 @@ class Top(App[None]):
         Binding("r", "reverse", "reverse"),
         Binding("slash", "filter", "filter"),
         Binding("escape", "close", "back"),
+        # A terminal's Escape also begins the sequences of other keys, so Textual waits 100 ms.
+        Binding("backspace", "close", show=False),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
     ]
