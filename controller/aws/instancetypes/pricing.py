@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from controller.aws.instancetypes.pricelist import shipped, shipped_volumes
 from controller.aws.instancetypes.surcharges import VolumePrices
-from controller.aws.rows import Rows, readable
+from controller.aws.rows import readable
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CloudProviderError
 
@@ -121,16 +121,11 @@ class Pricing:
             return complete and not problems
 
     async def _read_on_demand(self) -> bool:
-        prices: dict[str, float] = {}
-        complete = True
-        for tenancy, family in (
-            ("Shared", "Compute Instance"),
-            ("Dedicated", "Compute Instance (bare metal)"),
-        ):
-            listed = await self._products(family, tenancy=tenancy, **_LINUX)
-            read = _instance_prices(listed, self._currency)
-            prices.update(_known(read.values))
-            complete &= read.complete
+        requests = (
+            {"productFamily": "Compute Instance", "tenancy": "Shared", **_LINUX},
+            {"productFamily": "Compute Instance (bare metal)", "tenancy": "Dedicated", **_LINUX},
+        )
+        prices, complete = await self._prices(requests, _product, what="products")
         if not prices:
             raise CloudProviderError(
                 f"the Pricing API returned no on-demand price for {self._aws.region}"
@@ -140,18 +135,32 @@ class Pricing:
         return complete
 
     async def _read_volumes(self) -> bool:
-        rates: dict[str, float] = {}
-        complete = True
-        for family in ("Storage", "System Operation", "Provisioned Throughput"):
-            read = _volume_rates(await self._products(family), self._currency)
-            rates.update(_known(read.values))
-            complete &= read.complete
+        families = ("Storage", "System Operation", "Provisioned Throughput")
+        requests = [{"productFamily": family} for family in families]
+        rates, complete = await self._prices(requests, _volume_rate, what="volumes")
         self.volumes = VolumePrices({**self.volumes.rates, **rates})
         return complete
 
-    async def _products(self, family: str, **attributes: str) -> list[Any]:
+    async def _prices(
+        self,
+        requests: Iterable[Mapping[str, str]],
+        read: Callable[[Any, str], tuple[str, float]],
+        *,
+        what: str,
+    ) -> tuple[dict[str, float], bool]:
+        """Return the prices of the products by name, and whether every product was valid.
+
+        A request is the attributes of its products. `read` returns the name and the price of a
+        product in a currency. Products without a name or a price are left out.
+        """
+        listed = [product for request in requests for product in await self._products(request)]
+        products = readable(listed, lambda product: read(product, self._currency), what=what)
+        prices = {name: price for name, price in products.values if name and 0 < price < math.inf}
+        return prices, products.complete
+
+    async def _products(self, attributes: Mapping[str, str]) -> list[Any]:
         """Return the EC2 products of the region with these attributes."""
-        wanted = {"regionCode": self._aws.region, "productFamily": family, **attributes}
+        wanted = {"regionCode": self._aws.region, **attributes}
         return await self._aws.pages(
             "pricing",
             "get_products",
@@ -188,21 +197,6 @@ def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]
     if not 0 < price < math.inf:
         raise ValueError("invalid spot price")
     return (row["InstanceType"], row["AvailabilityZone"]), row["Timestamp"], price
-
-
-def _instance_prices(listed: Iterable[Any], currency: str) -> Rows[tuple[str, float]]:
-    """Return instance types and their prices per hour from products of the Pricing API."""
-    return readable(listed, lambda product: _product(product, currency), what="products")
-
-
-def _volume_rates(listed: Iterable[Any], currency: str) -> Rows[tuple[str, float]]:
-    """Return keys of `VolumePrices` and their prices per month from products of the API."""
-    return readable(listed, lambda product: _volume_rate(product, currency), what="volumes")
-
-
-def _known(prices: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the prices by name, without those of 0 and those without a name."""
-    return {name: price for name, price in prices if name and 0 < price < math.inf}
 
 
 def _volume_rate(listed: Any, currency: str) -> tuple[str, float]:
