@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
 
 from controller.apis.karpenter.ec2nodeclass import EVICTION_SIGNALS, RESERVABLE
 from controller.apis.kubernetes.quantities import parse
@@ -27,6 +27,18 @@ _SHARE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?%")
 _NO_TEXT = "must be a string: put it in quotes"
 _NO_THRESHOLD = "must be a percentage or a resource quantity"
 _NEGATIVE = "can't be a negative resource quantity"
+
+
+class _Keys(NamedTuple):
+    """The allowed keys of a map, and how messages name one of them and the map's form."""
+
+    allowed: Sequence[str]
+    noun: str
+    form: str
+
+
+_SIGNALS = _Keys(EVICTION_SIGNALS, "valid eviction signal", "with eviction signals as keys")
+_RESOURCES = _Keys(RESERVABLE, "reservable resource", "from resource to quantity")
 
 PORTABLE = frozenset(
     {
@@ -88,11 +100,12 @@ def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
             "taints; set spec.template.spec.taints of the NodePool"
         )
     for name in ("evictionHard", "evictionSoft", GRACE_PERIODS, "evictionMinimumReclaim"):
-        yield from _signals(name, kubelet.get(name))
+        wrong = _wrong_period if name == GRACE_PERIODS else _wrong_threshold
+        yield from _entries(name, kubelet.get(name), _SIGNALS, wrong)
     yield from _unmatched("evictionSoft", GRACE_PERIODS, kubelet)
     yield from _unmatched(GRACE_PERIODS, "evictionSoft", kubelet)
     for name in RESERVATIONS:
-        yield from _amounts(name, kubelet.get(name))
+        yield from _entries(name, kubelet.get(name), _RESOURCES, _wrong_amount)
     for name in PERCENTAGES:
         yield from _whole(name, kubelet.get(name), "must be between 0 and 100", most=100)
     for name in COUNTS:
@@ -106,21 +119,21 @@ def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _signals(name: str, values: Any) -> Iterator[str]:
+def _entries(name: str, values: Any, keys: _Keys, wrong: Callable[[str], str]) -> Iterator[str]:
+    """Yield the mistakes of a map; `wrong` returns why a value is invalid, empty if it is valid."""
     if values is None:
         return
     if not isinstance(values, Mapping):
-        yield f".{name}: must be a map with eviction signals as keys"
+        yield f".{name}: must be a map {keys.form}"
         return
-    wrong = _wrong_period if name == GRACE_PERIODS else _wrong_threshold
-    for signal, value in sorted(values.items()):
-        if signal not in EVICTION_SIGNALS:
+    for key, value in sorted(values.items()):
+        if key not in keys.allowed:
             yield (
-                f".{name}: {_quoted(signal)} isn't a valid eviction signal, must be one of "
-                f"{', '.join(EVICTION_SIGNALS)}"
+                f".{name}: {_quoted(key)} isn't a {keys.noun}, must be one of "
+                f"{', '.join(keys.allowed)}"
             )
         if problem := wrong(value) if isinstance(value, str) else _NO_TEXT:
-            yield f".{name}[{_short(signal)}]: {_quoted(value)} {problem}"
+            yield f".{name}[{_short(key)}]: {_quoted(value)} {problem}"
 
 
 def _unmatched(name: str, other: str, kubelet: Mapping[str, Any]) -> Iterator[str]:
@@ -131,22 +144,9 @@ def _unmatched(name: str, other: str, kubelet: Mapping[str, Any]) -> Iterator[st
             yield f".{name}[{_short(signal)}]: has no matching {other}"
 
 
-def _amounts(name: str, amounts: Any) -> Iterator[str]:
-    if amounts is None:
-        return
-    if not isinstance(amounts, Mapping):
-        yield f".{name}: must be a map from resource to quantity"
-        return
-    for resource, amount in sorted(amounts.items()):
-        if resource not in RESERVABLE:
-            yield (
-                f".{name}: {_quoted(resource)} isn't a reservable resource, must be one of "
-                f"{', '.join(RESERVABLE)}"
-            )
-        if not isinstance(amount, str):
-            yield f".{name}[{_short(resource)}]: {_quoted(amount)} {_NO_TEXT}"
-        elif amount.startswith("-"):
-            yield f".{name}[{_short(resource)}]: {_quoted(amount)} {_NEGATIVE}"
+def _wrong_amount(text: str) -> str:
+    # It may be an expression, which is validated elsewhere.
+    return _NEGATIVE if text.startswith("-") else ""
 
 
 def _wrong_threshold(text: str) -> str:
