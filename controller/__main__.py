@@ -211,7 +211,7 @@ def _usage() -> str:
 
 
 def script() -> int:
-    """Run `joiner` with the arguments of this process; return the exit status."""
+    """Run `joiner` with the arguments of this process; return the exit code."""
     return main(sys.argv[1:], os.environ)
 
 

@@ -158,11 +158,11 @@ class AWSFeatureGates:
     `systemReserved` of an EC2NodeClass. If it is off, an EC2NodeClass with one is not ready."""
 
     dra_nvidia_gpu: bool = field(default=False, metadata={"name": "DRANVIDIAGPU", **ALLOCATES})
-    """Launches nodes for claims to GPUs of the DRA driver `gpu.nvidia.com`. It needs
+    """Launches nodes for pods that claim GPUs of the DRA driver `gpu.nvidia.com`. It needs
     `IGNORE_DRA_REQUESTS=false`."""
 
     dra_efa: bool = field(default=False, metadata={"name": "DRAEFA", **ALLOCATES})
-    """Launches nodes for claims to EFA interfaces of the DRA driver `dra.net`. It needs
+    """Launches nodes for pods that claim EFA interfaces of the DRA driver `dra.net`. It needs
     `IGNORE_DRA_REQUESTS=false`."""
 
     reboot_for_repair: bool = False
@@ -239,7 +239,8 @@ class Options:
         Fraction,
         doc("""
             Share of an instance type's memory that the hypervisor and the kernel use, as a
-            fraction: 0.075 is 7.5 %. It applies until Joiner has seen a node of the type.
+            fraction: 0.075 is 7.5 %. It applies until a node of the instance type and AMI has
+            reported its memory.
         """),
     ] = 0.075
 
@@ -280,8 +281,8 @@ class Options:
     enable_zonal_shift: Annotated[
         bool,
         doc("""
-            Whether Joiner launches no nodes in availability zones from which ARC zonal shift has
-            shifted the cluster away.
+            Whether Joiner honours ARC zonal shift: it launches and terminates no nodes in
+            availability zones from which ARC has shifted the cluster away.
         """),
     ] = False
 
@@ -354,9 +355,10 @@ class Options:
     disruption_eviction_price: Annotated[
         Fraction,
         doc("""
-            Cost of evicting one ordinary pod, in $. The default is about the on-demand price of one
-            CPU for 15 minutes, in which the pod starts again. Joiner consolidates a node only if
-            the saving exceeds the cost of its evictions. 0 counts every saving, as Karpenter does.
+            Cost in $ of evicting one pod whose priority and deletion cost are 0. The default is
+            about the on-demand price of one CPU for 15 minutes, in which the pod starts again.
+            Joiner consolidates a node only if the saving exceeds the cost of its evictions. 0
+            counts every saving, as Karpenter does.
         """),
     ] = 0.01
 
@@ -374,7 +376,8 @@ class Options:
         PositiveDuration,
         doc("""
             Maximum time over which a saving counts against the cost of evictions. It is shorter if
-            the evicted workloads have not run that long.
+            the evicted workloads have not run that long, or if a tenth of all pods were replaced
+            more recently.
         """),
     ] = timedelta(hours=2)
 
@@ -726,7 +729,10 @@ class Setting:
 
 
 def value_of(text: str, kind: Any, *, key: str) -> Any:
-    """Return the value of a text for a type of `_READERS`, a Literal, gates, or one `Annotated`.
+    """Return the value of a text for the type of a setting.
+
+    `kind` is a type of `_READERS`, a Literal, a class of feature gates, or one of these with a
+    `Constraint` in `Annotated`. `key` names the setting in the error.
 
     Raises:
         OptionsError: the text is not allowed.

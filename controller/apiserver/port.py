@@ -16,8 +16,8 @@ Patch = Mapping[str, Any]
 class Change(Generic[T]):
     """One step of a watch.
 
-    `RESET` and `SYNCED` carry no object. A complete list follows `RESET`, and `SYNCED` ends it.
-    Objects that are not listed between the two no longer exist.
+    `RESET` and `SYNCED` carry no object. A complete list, as `ADDED` changes, follows `RESET`, and
+    `SYNCED` ends it. Objects that are not listed between the two no longer exist.
     """
 
     type: Literal["RESET", "ADDED", "MODIFIED", "DELETED", "SYNCED"]

@@ -66,7 +66,7 @@ class ClusterFacts:
         return self._known
 
     async def refresh(self) -> None:
-        """Update the version; `get` does not wait for it.
+        """Update the Kubernetes version; meanwhile, `get` returns the known one.
 
         Raises:
             CloudProviderError: EKS does not respond; the known values are kept.

@@ -1,4 +1,8 @@
-"""Drift of an instance from its EC2NodeClass."""
+"""Drift of an instance from its EC2NodeClass.
+
+The hashed fields are those that the annotation `karpenter.k8s.aws/ec2nodeclass-hash` covers. They
+are compared by this hash, all others by their current values.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
   x ThrottledError       AWS throttles the controller; the state of the resource is unknown
   x UnreachableError     no response, or no credentials; the state of the resource is unknown
   x RequestError         an invalid request that was never sent: a bug of the controller
-  x NodeClaimNotFoundError, InsufficientCapacityError, CreateError: see the port
+  x NodeClaimNotFoundError, InsufficientCapacityError, CreateError:
+                         see `controller.cloudprovider.errors`
 
 Error codes are grouped in sets by their meaning.
 """

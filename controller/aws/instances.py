@@ -228,15 +228,19 @@ class Instances:
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
     async def launched_for(self, name: str) -> Instance | None:
-        """Return the instance with the NodeClaim's tag, just launched ones included, or None."""
+        """Return the instance whose NodeClaim tag is `name`, or None.
+
+        It may be just launched and not listed by EC2 yet.
+        """
         listed = await self._by_claim.get(name) or ()
         every = (*(d.instance for d in listed), *self._unlisted.values())
         return next((i for i in every if i.is_ours and _claim_of(i) == name), None)
 
     async def of_claim(self, name: str, *, since: datetime | None) -> Described | None:
-        """Return this installation's instance of a NodeClaim launched after `since`, or None.
+        """Return the instance that this installation launched for a NodeClaim, or None.
 
-        `name` is the value of the NodeClaim tag; `since` is None for any launch time.
+        `name` is the value of the NodeClaim tag. Instances that were launched before `since` are
+        ignored; None means any launch time.
         """
         return next(
             (
@@ -256,7 +260,8 @@ class Instances:
         """Return the instances of a CreateFleet call for several NodeClaims.
 
         `token` is the `SharedLaunch.token` of these NodeClaims. Terminated instances are included
-        while EC2 lists them: a NodeClaim finds its instance by the position in this list.
+        while EC2 lists them: a NodeClaim's instance is found by its position among all of them,
+        ordered by `cheapest_first`.
         """
         return [each for each in await self._by_launch.get(token) or () if each.instance.is_ours]
 

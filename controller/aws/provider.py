@@ -115,7 +115,7 @@ class AWSCloudProvider:
 
     `cluster_dns` is the IP address of the cluster's DNS service, empty if unknown. `start` loads
     instance types and prices, and takes over launch templates of earlier processes. `run` refreshes
-    this data. Only the leader calls both.
+    this data. A replica calls both while it leads or observes (`DISRUPTION_MODE=observe`).
     """
 
     name = "aws"
@@ -271,7 +271,7 @@ class AWSCloudProvider:
         await self.aws.shutdown()
 
     async def collect_profiles(self) -> None:
-        """Delete instance profiles that no EC2NodeClass and no instance uses."""
+        """Delete this installation's profiles that no EC2NodeClass and no instance uses."""
         await self._profiles.collect(self._instances.profiles)
 
     # The methods of the port `CloudProvider`.
@@ -434,7 +434,7 @@ class AWSCloudProvider:
         return self._statuses.waiting()
 
     async def acknowledge(self, notice: Notice) -> None:
-        """Acknowledge a notice; one of the interruption queue is deleted from it."""
+        """Acknowledge a notice; if it is a message of the interruption queue, delete it there."""
         if not self._statuses.acknowledge(notice):
             await self._interruptions.acknowledge(notice)
 

@@ -71,7 +71,7 @@ class Bucket:
         return cls(size, size.most * USED, asyncio.get_running_loop().time(), asyncio.Lock())
 
     async def take(self, count: int = 1) -> None:
-        """Wait for tokens and take them; if there can never be as many, wait for a full bucket."""
+        """Wait for tokens and take them; if the bucket is smaller, wait until it is full."""
         async with self._turn:
             wanted = min(count, self.size.most * USED)
             while (lacking := wanted - self._count()) > EPSILON:  # noqa: ASYNC110 - for time itself
@@ -125,7 +125,7 @@ class Paced:
         return rows
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make a call that may take long; no EC2 operation does."""
+        """Make a call that `shutdown` does not wait for; never of EC2, so it takes no tokens."""
         return await self._aws.waiting_call(service, operation, **parameters)
 
     async def shutdown(self) -> None:

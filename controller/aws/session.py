@@ -57,7 +57,7 @@ class Aws(Protocol):
         """Make a call page by page; return the items under `key` of all pages."""
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make one call that may take long; `shutdown` does not wait for it."""
+        """Make one call that `shutdown` does not wait for, such as a long poll of an SQS queue."""
 
     async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress to end."""
@@ -90,7 +90,7 @@ class ReadOnly:
         return await self._aws.pages(service, operation, key, **parameters)
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make a call that only reads and may take long."""
+        """Make a call that only reads and that `shutdown` does not wait for."""
         _refuse_writes(operation)
         return await self._aws.waiting_call(service, operation, **parameters)
 
@@ -149,7 +149,7 @@ class Session:
         return await self._in_thread(self._pages, service, operation, key, parameters)
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make one call that may take long, in its own thread.
+        """Make one call in its own thread; `shutdown` does not wait for it.
 
         The thread is a daemon: the process does not wait for the response when it ends.
         """
@@ -180,7 +180,7 @@ class Session:
     async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress, so that none reaches AWS later.
 
-        It does not wait for calls of `waiting_call`, which change nothing.
+        It does not wait for calls of `waiting_call`, which only receive and delete messages.
         """
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
@@ -231,7 +231,7 @@ class Session:
 
 
 def repeats(response: Mapping[str, Any]) -> int:
-    """Return the number of botocore's retries for a response; each is a call."""
+    """Return the number of botocore's retries for a response; EC2 counts each as a call."""
     return int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 

@@ -1,8 +1,8 @@
 """The unavailable offerings: EC2 refused them recently, so launches avoid them for a while.
 
-A mark lasts 3 minutes. If the previous mark of the same offering expired less than its own duration
-ago, the new one lasts twice as long, up to 24 minutes: EC2 will probably refuse the offering again,
-which would delay a launch.
+Each refusal is recorded as a mark, which lasts 3 minutes. If the previous mark of the same offering
+expired less than its own duration ago, the new one lasts twice as long, up to 24 minutes: EC2 will
+probably refuse the offering again, which would delay a launch.
 
 Each instance type has a sequence number that grows when a mark is added or expires. A cache of
 offerings compares it to detect changes.

@@ -1,4 +1,7 @@
-"""The API server's port over aiohttp; objects are decoded directly into their reduced types."""
+"""Implements the API server's port with aiohttp.
+
+Objects are decoded directly into reduced types, which have only the fields that Joiner reads.
+"""
 
 from __future__ import annotations
 

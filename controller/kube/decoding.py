@@ -1,4 +1,7 @@
-"""Decodes the server's JSON directly into reduced types, without intermediate objects."""
+"""Decodes the server's JSON directly into reduced types, without intermediate objects.
+
+A reduced type has only the fields of an object that Joiner reads.
+"""
 
 from __future__ import annotations
 

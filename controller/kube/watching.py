@@ -4,8 +4,8 @@ A watch that ends is resumed at its resource version. If the server no longer ha
 (410), the kind is listed again; the change RESET announces this.
 
 A watch without messages is no error: the server sends bookmarks about once a minute, but none for a
-kind that never changes. It may also be a broken connection, so such a watch is resumed. If the
-server is down, this request fails.
+kind that never changes. The cause may also be a broken connection, so the watch is resumed after
+`SILENCE_SECONDS` without messages. If the server is down, the new request fails.
 """
 
 from __future__ import annotations

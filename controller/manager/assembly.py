@@ -73,7 +73,7 @@ each sums the resources of all nodes."""
 
 
 class RunningCloud(CloudProvider, Protocol):
-    """A cloud provider with background tasks, which only the leader runs."""
+    """A cloud provider with background tasks, which run while the replica leads or observes."""
 
     async def start(self) -> None:
         """Load the instance types and prices that every decision needs."""

@@ -1,10 +1,10 @@
 """Runs the reconcilers.
 
-A `Loop` has a queue of keys for one reconciler. A key is at most once in the queue and is
-reconciled by one task at a time. It is requeued if the reconciler requests it or fails. A
-`Singleton` runs in rounds with pauses, which a nudge ends. Both ignore nudges while `run` does not
-run, because the code that starts a loop nudges all keys. To nudge is to report that the object with
-a key has changed.
+To nudge a loop is to report that the object with a key has changed. A `Loop` has a queue of keys
+for one reconciler. A key is at most once in the queue and is reconciled by one task at a time. It
+is requeued if the reconciler requests it or fails. A `Singleton` runs in rounds with pauses, which
+a nudge ends. Both ignore nudges while `run` does not run, because the code that starts a loop
+nudges all keys.
 """
 
 from __future__ import annotations

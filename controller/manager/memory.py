@@ -37,9 +37,10 @@ log = logging.getLogger(__name__)
 def return_freed_memory() -> None:
     """Make the C library return freed memory to the system.
 
-    By default glibc keeps memory apart for each thread, and raises its threshold up to 32 MiB. In
-    a cluster of 5,000 nodes that leaves 150 MiB unused after some scrapes. A C library without
-    `mallopt` stays as it is. Not for solver processes: their arrays would be slower by 10 to 25 %.
+    By default glibc has an arena for each thread, and raises its mmap threshold up to 32 MiB. In a
+    cluster of 5,000 nodes that leaves 150 MiB unused after some scrapes of the metrics. A C library
+    without `mallopt` stays as it is. Not for solver processes: their arrays would be slower by 10
+    to 25 %.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -55,11 +56,11 @@ def resident() -> int:
 
 @contextmanager
 def frozen_survivors() -> Iterator[None]:
-    """Exclude objects that survive a full garbage collection from later ones, within the context.
+    """Exclude objects that survive a full garbage collection from later collections.
 
-    A full collection scans all objects of the cluster that the controller caches. They have no
-    reference cycles, and the scan of a large cluster would block the event loop for hundreds of
-    milliseconds.
+    The exclusion ends with the context. A full collection scans all objects of the cluster that the
+    controller caches. They have no reference cycles, and the scan of a large cluster would block
+    the event loop for hundreds of milliseconds.
     """
     gc.callbacks.append(_freeze)
     try:
@@ -75,7 +76,7 @@ def _freeze(phase: str, collected: Mapping[str, int]) -> None:
 
 
 async def keep_below(limit: int, used: Callable[[], int] = resident) -> None:
-    """Collect garbage whenever the soft limit is exceeded, until cancelled.
+    """Collect garbage while more than 90 % of the limit is in use, until cancelled.
 
     Args:
         limit: the limit in bytes; if it is not positive, the function returns at once.

@@ -72,8 +72,8 @@ def metrics(
 ) -> web.Application:
     """Return the application of the metrics page, and of the profiles if `with_profiles`.
 
-    A thread collects and encodes the page. The event loop enters `frozen`, within which the
-    collected state does not change.
+    A thread collects and encodes the page, while the event loop holds the context `frozen`. The
+    collected state does not change within this context.
     """
     one_at_a_time = asyncio.Lock()
 

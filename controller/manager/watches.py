@@ -108,7 +108,7 @@ class Watches:
         await self._synced.wait()
 
     async def run(self) -> None:
-        """Watch the numerous kinds and recheck the custom resources, until cancelled."""
+        """Watch the kinds with many objects and recheck the custom resources, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind in self.cluster.mirrored:
                 follow = self._recheck if kind in WATCHED_BY_KOPF else self._follow

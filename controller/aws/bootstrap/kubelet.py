@@ -62,15 +62,15 @@ PORTABLE = frozenset(
 def problems(kubelet: Mapping[str, Any]) -> list[str]:
     """Return the settings that the kubelet would reject or replace, each with the reason.
 
-    Expressions are not validated. The messages are Karpenter's where it has one.
+    CEL expressions are not validated. The messages are Karpenter's where it has one.
     """
     return [f"spec.kubelet{problem}" for problem in _problems(kubelet)]
 
 
 def closed(kubelet: Mapping[str, Any]) -> str:
-    """Return a message about the fields with expressions, which need the gate NodeClassCEL.
+    """Return the error of the settings with a CEL expression if the gate NodeClassCEL is off.
 
-    It is empty if no field has an expression.
+    It is empty if no setting has an expression. The caller checks the gate.
     """
     wanted = {"maxPods": "whole number"}
     return "; ".join(

@@ -27,7 +27,11 @@ _UNITS = {"cpu": ("m", 10), "memory": ("Mi", 16), "ephemeral-storage": ("Gi", 1)
 
 
 class Variables(NamedTuple):
-    """The variables of an expression; `max_pods` is that of the EC2NodeClass or AMI family."""
+    """The variables of an expression.
+
+    `max_pods` is the kubelet's maxPods on the instance type. In an expression for maxPods itself,
+    it is the value that the AMI family has by default.
+    """
 
     instance_type: str
     vcpus: int
@@ -72,7 +76,7 @@ def resolved(
 ) -> Mapping[str, Any]:
     """Return the settings with each expression replaced by its value for one instance type.
 
-    `variables` returns the variables of the instance type for settings without expressions.
+    `variables` returns the variables of the instance type for the settings that it is given.
 
     Raises:
         CelError: an expression has no value that is valid for the kubelet.

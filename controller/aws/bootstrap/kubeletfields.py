@@ -157,8 +157,9 @@ _KUBELET = _group(
 def invalid_fields(kubelet: Mapping[str, Any]) -> Iterator[str]:
     """Yield each field that the kubelet cannot parse, and the reason.
 
-    A text begins with the path of the field, such as `.logging.format`. Of the errors in one field
-    of the top level, only the first is found, except that every unknown field is.
+    A text begins with the path of the field, such as `.logging.format`; that of an unknown field
+    names the path in quotes. Within each field of the top level, the validation ends at the first
+    error other than an unknown field.
     """
     for name in sorted(kubelet):
         yield from _invalid({name: kubelet[name]})

@@ -2,8 +2,9 @@
 
 `InstanceTypeInfo` holds the fields of an EC2 description that are used. The functions below it are
 pure: they return the capacity, the overhead and the labels of an instance type for one
-EC2NodeClass. The hypervisor's memory is estimated. The number of pods is that of the IP addresses
-of the network interfaces. Reserved resources follow the formulas of the EKS AMIs.
+EC2NodeClass. The memory that the hypervisor uses is estimated by `VM_MEMORY_OVERHEAD_PERCENT`. The
+default number of pods is that of the IP addresses of the network interfaces. Reserved resources
+follow the formulas of the EKS AMIs.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class InstanceTypeInfo:
 
     @property
     def counting_shares(self) -> InstanceTypeInfo:
-        """The instance type with each share of a GPU counted as one, as its device plugin does."""
+        """The instance type with each share counted as one GPU, as the device plugin does."""
         gpus = (replace(g, count=g.count + g.shares, shares=0) for g in self.gpus)
         return replace(self, gpus=tuple(gpus))
 
@@ -255,7 +256,9 @@ class Limits:
 def with_resolved_kubelet(
     node_class: EC2NodeClass, info: InstanceTypeInfo, limits: Limits
 ) -> EC2NodeClass:
-    """Return the EC2NodeClass with the kubelet's expressions evaluated for one instance type.
+    """Return the EC2NodeClass with the CEL expressions of `spec.kubelet` evaluated.
+
+    They are evaluated for one instance type.
 
     Raises:
         CelError: an expression has no value that is valid for the kubelet.

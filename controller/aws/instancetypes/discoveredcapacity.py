@@ -3,7 +3,8 @@
 EC2 returns the memory of an instance type, but not how much of it hypervisor and firmware use. The
 controller estimates this share with `VM_MEMORY_OVERHEAD_PERCENT` until the first node of an
 instance type and AMI reports its memory. The smallest reported value is used, because a pod that
-fits into it fits on every node of the instance type and AMI.
+fits into it fits on every node of the instance type and AMI. It expires 60 days after the last
+report for this instance type and AMI.
 """
 
 from __future__ import annotations
@@ -30,10 +31,7 @@ class DiscoveredCapacity:
         self._least: TTLCache[tuple[str, str], int] = TTLCache(MOST_KEPT, TTL, clock)
 
     def record(self, instance_type: str, image_id: str, memory: int) -> None:
-        """Record a node's memory capacity, in thousandths of a byte.
-
-        Recording the same value again renews its lifetime.
-        """
+        """Record a node's memory capacity, in thousandths of a byte."""
         if instance_type and image_id and memory > 0:
             key = instance_type, image_id
             known = self._least.get(key)

@@ -147,12 +147,14 @@ WITHOUT_RDMA = frozenset({"g4dn.metal"})
 
 
 class SharingError(ValueError):
-    """The annotation of an EC2NodeClass has none of the values of the NVIDIA driver's setting."""
+    """An EC2NodeClass's annotation `karpenter.k8s.aws/nvidia-consumable-capacity` is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How several claims share a GPU: by its memory, and by a number of shares if `shares` > 0.
+    """How several ResourceClaims share a GPU: by its memory, and by shares if `shares` > 0.
+
+    `shares` is the number of shares of one GPU.
 
     A request without an amount of memory gets all of it if `takes_all`, and none otherwise.
     """
@@ -161,7 +163,7 @@ class Sharing:
     takes_all: bool = False
 
     def capacity(self, memory: str) -> dict[str, DeviceCapacity]:
-        """Return the amounts of a GPU that claims can consume, by name: its memory, its shares.
+        """Return the amounts of a GPU that ResourceClaims can consume, by name: memory, shares.
 
         `memory` is the GPU's memory, a quantity.
         """
@@ -173,7 +175,7 @@ class Sharing:
 
 
 def sharing(node_class: EC2NodeClass) -> Sharing | None:
-    """Return how claims share the GPUs of an EC2NodeClass's nodes; None if they do not.
+    """Return how ResourceClaims share the GPUs of an EC2NodeClass's nodes; None if they do not.
 
     Raises:
         SharingError: the value of the annotation is not allowed.
@@ -203,7 +205,10 @@ class Drivers:
     efa: bool = False
 
     def sharing(self, node_class: EC2NodeClass) -> Sharing | None:
-        """Return how claims share GPUs; None if they do not, or if the annotation is invalid."""
+        """Return how ResourceClaims share GPUs; None if they do not or the annotation is invalid.
+
+        They do not if the NVIDIA driver's devices are not expected.
+        """
         try:
             return sharing(node_class) if self.nvidia else None
         except SharingError:
@@ -212,7 +217,7 @@ class Drivers:
     def devices(self, instance_type: str, shared: Sharing | None) -> DynamicResources:
         """Return the expected devices of an instance type.
 
-        `shared` is how claims share its GPUs, None if they do not.
+        `shared` is how ResourceClaims share its GPUs, None if they do not.
         """
         gpus = _nvidia(instance_type, shared) if self.nvidia else NO_DEVICES
         interfaces = _efa(instance_type) if self.efa else NO_DEVICES

@@ -1,8 +1,8 @@
 """Instance types with their offerings, per EC2NodeClass, cached and shared.
 
-The description of an instance type changes at most twice a day. Its availability and price change
-with every refused launch. Instance types are therefore built once per content of an EC2NodeClass,
-and only the offerings of instance types with changed inputs are built again.
+The description of an instance type changes at most twice a day. The availability of its offerings
+changes with every refused launch. Instance types are therefore built once for all EC2NodeClasses of
+equal content, and only the offerings of instance types with changed inputs are built again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Instances whose EC2 status checks fail or for which EC2 scheduled an event.
 
-The controller calls DescribeInstanceStatus every minute. A check that has failed for 2 minutes, or
-a scheduled event, becomes a notice. The notice is not repeated while the finding lasts.
+The controller calls DescribeInstanceStatus every minute. A finding is a check that has failed for 2
+minutes, or a scheduled event. It becomes a notice, which is not repeated while the finding lasts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 def findings(status: Mapping[str, Any], now: datetime) -> Iterator[str]:
-    """Yield the kinds of the notices for the status of one instance."""
+    """Yield the notice kind of each finding in the status of one instance."""
     for kind, part in _CHECKS.items():
         details = (status.get(part) or {}).get("Details") or []
         since = [

@@ -62,7 +62,7 @@ def client_token(launch: str, attempt: int) -> str:
 
 
 def cheapest(candidates: Iterable[LaunchCandidate]) -> Sequence[LaunchCandidate]:
-    """Return the cheapest candidates, `MOST_OVERRIDES` at most, which the request contains."""
+    """Return the cheapest candidates for a request, at most `MOST_OVERRIDES`."""
     cheapest_first = sorted(candidates, key=lambda c: (c.offering.price, c.instance_type.name))
     return cheapest_first[:MOST_OVERRIDES]
 

@@ -107,7 +107,11 @@ Offered = tuple[InstanceType, Offering, Subnet]
 
 @dataclass(slots=True)
 class Attempts:
-    """The attempts of this process to launch one NodeClaim, or a shared launch."""
+    """The attempts of this process to launch one NodeClaim, or a shared launch.
+
+    `number` is that of the current attempt. `doubted_since` is when EC2 first rejected its repeated
+    call, in seconds of the clock, while EC2 did not list all instances of the call.
+    """
 
     number: int = 0
     doubted_since: float | None = None
@@ -130,7 +134,7 @@ class Fulfilled:
 
 @dataclass(slots=True)
 class SharedCall:
-    """A call for several NodeClaims: its attempts, and the last one, in progress or done.
+    """A CreateFleet call for several NodeClaims, and its last attempt, in progress or done.
 
     `owners` are the UIDs of the NodeClaims by their `SharedLaunch.position`.
     """
@@ -619,7 +623,7 @@ def require_ready(node_class: EC2NodeClass) -> None:
     """Raise an error unless the EC2NodeClass is ready to launch instances.
 
     Raises:
-        InsufficientCapacityError: the EC2NodeClass is being deleted; the NodeClaim is deleted.
+        InsufficientCapacityError: the EC2NodeClass is being deleted; delete the NodeClaim.
         NodeClassNotReadyError: it is not ready, or its spec changed after it became ready.
         NodeClassUnknownError: it has not been reconciled yet; retry soon.
 

@@ -1,7 +1,7 @@
 """The last launch failure of each EC2NodeClass, reported in its conditions.
 
 Insufficient capacity is not recorded: it is temporary. The `unavailable` module reports vCPU
-quotas.
+quotas. A recorded failure expires after 10 minutes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LaunchFailures:
         self._last: TTLCache[str, LaunchFailure] = TTLCache(math.inf, REPORTED, clock)
 
     def refused(self, class_name: str, error: CloudProviderError) -> None:
-        """Record the cause of a failed launch, if the EC2NodeClass is to report it."""
+        """Record the cause of a failed launch, unless it is temporary or reported elsewhere."""
         if error.reason == FLEET_QUOTA_EXCEEDED or not isinstance(error, _ELSEWHERE):
             self._last[class_name] = LaunchFailure(error.reason, str(error))
 

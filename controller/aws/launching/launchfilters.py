@@ -3,8 +3,9 @@
 A choice is an instance type with those of its offerings that meet the NodeClaim.
 
 EC2 chooses by its own allocation strategy, so the request must not contain unwanted offerings. If
-there are reservations, the filters keep only these. They remove bare metal and accelerators for
-ordinary pods, spot offerings that cost more than on-demand, and all but the 60 cheapest types.
+there are reservations, the filters keep only these. Unless the NodeClaim has `minValues`, they
+remove bare metal and accelerators if other choices remain, and spot offerings that cost more than
+on-demand. Finally, they remove all but the 60 cheapest instance types.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class PlacementGroup:
         return tuple(str(number) for number in range(1, count + 1))
 
     def part(self, partition: str) -> str:
-        """Return the key by which refusals of a partition are recorded.
+        """Return the key of a partition in `Unavailable`, which records that EC2 refused it.
 
-        If `partition` is empty, it is the key for the whole placement group.
+        If `partition` is empty, it is the key of the whole placement group.
         """
         return f"{self.id}/{partition}" if partition else self.id
 

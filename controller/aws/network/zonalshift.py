@@ -1,4 +1,4 @@
-"""Zones with a zonal shift of ARC.
+"""Zones with a zonal shift of ARC, AWS's Application Recovery Controller.
 
 Joiner launches no nodes there, and terminates or changes no instance there: EC2's responses about
 an impaired zone are unreliable, and its nodes may recover soon.

@@ -188,10 +188,10 @@ class InstanceProfiles:
                 await self._delete(profile)
 
     async def collect(self, in_use: Callable[[], Awaitable[Set[str]]]) -> None:
-        """Delete profiles that EC2NodeClasses no longer use because their role changed.
+        """Delete this installation's profiles that no EC2NodeClass uses since its role changed.
 
         It keeps profiles of EC2NodeClasses that were not resolved yet, those younger than
-        1 hour, and those of running instances (`in_use`).
+        1 hour, and those of running instances, whose names `in_use` returns.
         """
         if self._isolated or not self._current:
             return

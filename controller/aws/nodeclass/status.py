@@ -1,8 +1,9 @@
 """Resolves the status of an EC2NodeClass, condition by condition.
 
 The message of a False condition says what to change, except where it is Karpenter's word for word:
-`controller.apis.karpenter.nodeclasscauses` adds the rest. If AWS is slow, throttles or cannot be
-reached, the EC2NodeClass keeps its status and is reconciled again.
+`controller.apis.karpenter.nodeclasscauses` adds what to change in events, and in the conditions of
+other objects. If AWS is slow, throttles or cannot be reached, the EC2NodeClass keeps its status and
+is reconciled again.
 """
 
 from __future__ import annotations

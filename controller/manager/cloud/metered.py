@@ -23,7 +23,10 @@ KARPENTERS_NAMES = {"nodeclaim.drift": "nodeclaim.disruption"}
 
 
 class MeteredCloud(CloudDecorator):
-    """Times and counts the calls that Karpenter measures, and records the offerings."""
+    """Times and counts the calls that Karpenter measures.
+
+    It also stores the instance types of each NodePool in `Market`, for metrics and prices.
+    """
 
     def __init__(self, cloud: RunningCloud, metrics: Metrics, market: Market) -> None:
         super().__init__(cloud)

@@ -93,7 +93,7 @@ class SolverProcess:
     ) -> Result:
         """Make several calls as `solve` does, and return the result of the last one.
 
-        A thread reads the iterator, which prepares a call while the process runs the call before.
+        A thread reads the iterator, which prepares a call while the process runs the previous one.
         All results but the last must be small.
         """
         async with self._lock:

@@ -5,8 +5,8 @@ region without a table uses that of another region of its partition, named by `P
 The tables are those of Karpenter's releases; `python -m controller.aws.instancetypes.pricelist`
 renders them.
 
-`volumes.json` has the EBS prices of AWS's price page on its date, transcribed by hand: in $ a
-month, per GiB by volume type and per provisioned IOPS.
+`volumes.json` has EBS prices in $ a month: per GiB by volume type, and per provisioned IOPS. They
+were transcribed by hand from AWS's price page, on the date that the file states.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PriceList:
 
 @cache
 def shipped(region: str) -> PriceList:
-    """Return the price list of a region, or that of its substitute."""
+    """Return the price list of a region, or of another one of its partition if it has none."""
     tables = json.loads(PATH.read_text())["regions"]
     if region not in tables:
         region = next(other for start, other in _SUBSTITUTES if region.startswith(start))
