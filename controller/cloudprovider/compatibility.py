@@ -77,7 +77,8 @@ def choices(
 ) -> list[Choice]:
     """Return the instance types that meet the requirements, fit the requests and are available.
 
-    Each has only its available and compatible offerings. `requests` are in thousandths.
+    Each has only its available and compatible offerings. `requests` are in thousandths of their
+    unit.
     """
     terms = read(requirements)
     chosen = []

@@ -413,7 +413,7 @@ class FakeCloud:
         self.recorded_capacity[claim.metadata.name] = dict(capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return the kubelet's conditions, and one with a shorter toleration and no drain bound."""
+        """Return policies for `Ready`, and one with a shorter toleration and no drain bound."""
         half_an_hour = timedelta(minutes=30)
         return (
             RepairPolicy("Ready", "False", half_an_hour, drain_bound=timedelta(minutes=10)),

@@ -2,6 +2,7 @@
 
 Reconcilers call a provider concurrently, and each call is independent. A provider does not decide
 which nodes should exist: it receives a NodeClaim and launches the cheapest instance that meets it.
+An installation is one deployment of Joiner.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class Instance:
 
     `capacity` and `allocatable` are Kubernetes quantities by resource name; they are set after a
     launch and empty in listings. `deleting` is True once the cloud shuts the instance down.
-    `hostname` is the name with which its node joins, if the cloud returns it. `is_ours` is False
-    for an instance of the cluster that another installation launched. Joiner may adopt such an
-    instance through a NodeClaim, but does not terminate it for lack of a NodeClaim.
+    `hostname` is the name with which its node joins, if the cloud returns it. `is_ours` says
+    whether its tags name this installation. Joiner does not terminate an instance without these
+    tags for lack of a NodeClaim, but may adopt it through a NodeClaim.
     """
 
     provider_id: str
@@ -158,9 +159,10 @@ class CloudProvider(Protocol):
         """
 
     async def has_launched(self, launch: SharedLaunch) -> bool:
-        """Whether the cloud lists instances of a shared launch, whichever NodeClaims they are for.
+        """Whether the cloud lists instances of a shared launch, one call for several NodeClaims.
 
-        A terminated instance counts while the cloud lists it.
+        The instances may be for any of these NodeClaims. A terminated instance counts while the
+        cloud lists it.
         """
 
     async def instances(self) -> Sequence[Instance]:
@@ -185,7 +187,7 @@ class CloudProvider(Protocol):
         """Return why the instance has drifted from its NodeClass, or None."""
 
     async def notices(self) -> Sequence[Notice]:
-        """Wait up to 20 s for messages of the interruption queue; empty if none arrives."""
+        """Return new messages of the interruption queue; wait up to 20 s for one."""
 
     async def status_notices(self) -> Sequence[Notice]:
         """Return the unacknowledged findings of the cloud's status checks, without waiting."""
@@ -202,7 +204,7 @@ class CloudProvider(Protocol):
     def record_capacity(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
         """Record the capacity of a NodeClaim's node, as Kubernetes quantities by resource name.
 
-        Called often with the same values; costs next to nothing.
+        Callers repeat the call with the same values, so it must be cheap.
         """
 
     def repair_policies(self) -> Sequence[RepairPolicy]:

@@ -38,7 +38,7 @@ def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 
 def conflict(one: Iterable[HostPort], other: Iterable[HostPort]) -> bool:
-    """Whether two pods use the same host port: on equal addresses, or either on all addresses."""
+    """Whether two pods use the same host port, on equal addresses or one of them on all."""
     others = tuple(other)
     return any(
         mine.port == theirs.port

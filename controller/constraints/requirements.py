@@ -189,7 +189,7 @@ def compatible_conjunction(*parts: Requirements) -> dict[str, ValueSet] | None:
 
 
 def minimum_values(terms: Iterable[Requirement]) -> dict[str, int]:
-    """Return the largest `minValues` of each label: the number of values to keep possible."""
+    """Return the largest `minValues` of each label: how many of its values must stay possible."""
     result: dict[str, int] = {}
     for term in terms:
         if term.min_values:
@@ -255,9 +255,10 @@ def _terms(key: str, allowed: ValueSet, minimum: int | None) -> list[Requirement
 
 
 def any_value(allowed: ValueSet) -> str | None:
-    """Return one allowed value, or None: the smallest by name, or the smallest free integer.
+    """Return one allowed value, or None if there is none.
 
-    The result depends only on the set.
+    Of listed values it is the first in alphabetical order, otherwise an integer. The result depends
+    only on the set.
     """
     if not allowed.complement:
         return min(allowed.values, default=None)

@@ -45,7 +45,7 @@ def is_ephemeral(taint: Taint) -> bool:
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
-    """Whether one of the taints is `HELD`, which keeps other pods off a new node."""
+    """Whether one of the taints is `HELD`, set until kube-scheduler has read the nominations."""
     return any(same(taint, HELD) for taint in taints)
 
 

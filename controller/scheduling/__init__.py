@@ -7,6 +7,7 @@ solve; its results contain none.
 The modules, from the top; each may import only those below it:
 
     scheduler   the entry points: `schedule`, and `least_cost` for a lower bound
+    gangs, buffers   gangs of pods, and the virtual pods of CapacityBuffers
     solver      rounds of placing, buying and relaxing; `retries` changes the cluster for another
                 solve
     preferencerelaxation, rearrangement   weaker constraints between rounds, improvement after them
@@ -20,8 +21,8 @@ The modules, from the top; each may import only those below it:
     pods/       the pending pods
     topology/   spreads, affinity and anti-affinity between pods
 
-All of them may use `reporter`, which receives the progress of a solve, and `resourceaxis`, which
-converts amounts by resource name to arrays and back.
+All of them may use `reporter`, which receives the progress of a solve, `results`, `settings`, and
+`arrays`, which converts amounts by resource name to arrays and back.
 
 Terms:
 
@@ -29,10 +30,12 @@ Terms:
     pod constraints  the requirements and remaining preferences of a pod; a relaxation drops one
                     preference
     eligibility     the variants and existing nodes that these constraints allow
+    tier            the NodePools of one weight; pods try the tiers in descending order of weight
     pending group   pending pods of one class; a pod group is a part of it for new nodes
     unit            pods of a pod group that must share a new node; usually one pod
-    topology group  a spread, affinity or anti-affinity; its tally counts pods per domain, pins are
-                    the domains chosen for pods
+    topology group  a spread, affinity or anti-affinity. Its owners are the pods that state it. Its
+                    tally has the number of pods that it counts in each domain
+    pins            the domains chosen for pods, by topology key
     row             an instance type in one NodePool
     offering        one way to buy an instance type; a column of the catalog
     variant         offerings that no requirement of a pending pod distinguishes
@@ -41,7 +44,8 @@ Terms:
     purchase        the new nodes for some pod groups
     allocatable device  a device from a ResourceSlice that a claim can get, on an existing or new
                     node
-    headroom        the remaining amount of limits; a node's part of it is its consumption
+    headroom        the remaining amounts of limits; a node's consumption is what it uses of them
+    fluid program   a linear program that buys nodes in fractions
     dual prices     the prices of resources and values of pods from the fluid program
 
 Unless stated otherwise, amounts of resources are in thousandths of the resource's unit: millicores,

@@ -1,6 +1,6 @@
 """The array types of a solve, and the axis that turns amounts by resource name into arrays.
 
-Axes are named where an array is made, as classes × node types.
+The axes of an array are named where it is made, for example classes × node types.
 """
 
 from __future__ import annotations

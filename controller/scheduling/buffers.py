@@ -1,4 +1,7 @@
-"""Separate the virtual pods of CapacityBuffers from the real pods in the results of a solve."""
+"""Separate the virtual pods of CapacityBuffers from the real pods in the results of a solve.
+
+A buffer's virtual pods stand for the capacity that it keeps free; they are not in the cluster.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from controller.state.buffers import buffer_of
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Numbers of a buffer's pods on existing nodes, on new nodes, and without a node (`nowhere`).
+    """Numbers of a buffer's pods on existing nodes, on new nodes and without a node (`nowhere`).
 
-    `causes` are the causes why the first pod without a node is unschedulable.
+    `causes` say why the first of the pods without a node is unschedulable.
     """
 
     existing: int = 0
@@ -24,7 +27,7 @@ class Fill:
 
 
 def split_fills(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[str, Fill]]:
-    """Return the results for real pods alone, and the `Fill` of each buffer, `namespace/name`.
+    """Return the results for real pods alone, and each buffer's `Fill` by `namespace/name`.
 
     All new nodes stay, even those that hold only buffers' pods.
     """

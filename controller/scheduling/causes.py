@@ -45,10 +45,11 @@ TOO_FEW_TYPES = "fewer instance types fit the pods than minValues requires"
 
 
 class Miss(IntEnum):
-    """A constraint that excludes all instance types of a NodePool by itself, ordered by distance.
+    """A constraint that alone excludes all instance types of a NodePool, ordered by distance.
 
-    Of two NodePools the one with the smaller worst miss is closer. If those are equal, the next
-    misses decide, and then the number of misses.
+    The distance is how far the NodePool is from accepting the pod. Of two NodePools the one whose
+    greatest miss is smaller is closer. If those are equal, the next misses decide, and then the
+    number of misses.
     """
 
     CAPACITY = 1
@@ -85,7 +86,7 @@ class _Losses:
 def pool_causes(
     catalog: Catalog, pod_class: PodClass, constraints: PodConstraints
 ) -> tuple[str, ...]:
-    """Return one sentence per NodePool that cannot hold such a pod, the closest NodePool first.
+    """Return one sentence per NodePool that cannot hold a pod of the class, the closest first.
 
     NodePools that can hold it are omitted. Without any NodePool there is one sentence.
     """
@@ -200,7 +201,10 @@ def text(allowed: ValueSet, *, bare: bool = False) -> str:
 def unmet_topology(
     owned: Sequence[TopologyGroup], counted: Sequence[TopologyGroup], tallies: Tallies
 ) -> tuple[str, ...]:
-    """Return a sentence per topology constraint that no domain satisfies."""
+    """Return a sentence per topology constraint that no domain satisfies.
+
+    `owned` are the groups that the pod states, `counted` those that count it.
+    """
     unmet = []
     for group in owned:
         if group.type is TopologyType.SPREAD:
@@ -243,7 +247,7 @@ class PlacementCauses:
         self._launch_options, self._headroom, self._tallies = launch_options, headroom, tallies
 
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Return why such a pod is unschedulable, the most important cause first.
+        """Return why a pod of the group is unschedulable, the most important cause first.
 
         `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
@@ -279,7 +283,7 @@ class PlacementCauses:
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)
 
     def reached_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Return a cause for each NodePool limit that allows no node that could hold such a pod.
+        """Return a cause for each limit that allows no further node for a pod of the group.
 
         `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """

@@ -1,4 +1,4 @@
-"""Gang scheduling: all of a gang's pods are scheduled, or none.
+"""Gang scheduling: all of a gang's pods are scheduled, or none. `state.gangs` determines the gangs.
 
 The pods of all gangs are scheduled with all other pods, so that gangs share nodes. If too few pods
 of some gangs get a node, the gang with the lowest priority is left out and the others are scheduled
@@ -37,8 +37,8 @@ def schedule_gangs(
     """Return where the pods are scheduled; every gang is scheduled as a whole or refused.
 
     A gang is whole if at least `min_count` of its pods are bound or scheduled. New nodes name their
-    gangs in the annotation `joiner.dev/gang`. A gang with too few pods is not among
-    `refused_gangs`, so that its nodes stay while it restarts.
+    gangs in the annotation `joiner.dev/gang`. A gang of which fewer than `min_count` pods exist is
+    not among `refused_gangs`, so that its nodes stay while it restarts.
     """
     members: dict[str, list[Pod]] = {}
     for pod in pods:

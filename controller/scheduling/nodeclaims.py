@@ -317,7 +317,7 @@ def _requirements(terms: ClaimTerms, relaxed: bool) -> tuple[Requirement, ...]:
 
 
 def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str, str]:
-    """Return the labels of a NodeClaim: the NodePool's, and one value per custom label."""
+    """Return a NodeClaim's labels: those of its NodePool (`own`), and custom labels of `needs`."""
     chosen = dict(own)
     for key, allowed in needs.items():
         if key not in labels.WELL_KNOWN and key != labels.HOSTNAME and key not in chosen:

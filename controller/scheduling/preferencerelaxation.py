@@ -1,4 +1,7 @@
-"""Relaxation of unschedulable pods: NodePools of greater weight, then the pods' preferences."""
+"""Relax the constraints of unschedulable pods: first the tier of NodePools, then preferences.
+
+The next tier has NodePools of lower weight. Preferences are dropped one by one.
+"""
 
 from __future__ import annotations
 

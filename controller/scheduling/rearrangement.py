@@ -1,4 +1,7 @@
-"""Improve a small set of new nodes after the last round, across the rounds of their purchase."""
+"""Improve the new nodes of a small solve after its last round.
+
+Each round buys nodes for its own pods. Here pods also move between nodes of different rounds.
+"""
 
 from __future__ import annotations
 

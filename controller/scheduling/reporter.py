@@ -24,9 +24,9 @@ class Reporter:
         """
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
-        """Report the new nodes for a batch of pods: the first packing, then each better one.
+        """Report the new nodes of one purchase: the first packing, then each better one.
 
-        `cost` and `bound`, the lower bound on the cost of the batch, are in $/h.
+        `cost` and `bound`, a lower bound on it, are in $/h. `pods_left` pods have no node.
         """
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:

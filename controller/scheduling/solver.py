@@ -122,7 +122,7 @@ class Solver:
         """Return the domains, by label, whose low counts keep pods with a spread unschedulable.
 
         The constraints of the pods exclude these domains, even without regard to volumes. No
-        existing node is in these domains, so only new nodes of this solve would be.
+        existing node is in these domains: they count only if this solve launches nodes there.
         """
         domains: defaultdict[str, set[str]] = defaultdict(set)
         for pending in self._without_node:

@@ -34,9 +34,10 @@ def with_joined_variants(
 ) -> Variants:
     """Return the variants and, for NodePools with `minValues` on types, joined variants.
 
-    Variants separate types that the requirements of some pods distinguish. So a variant may have
-    fewer types than `minValues`, although another pod allows enough. A joined variant has all types
-    that the requirements of one pod allow, in the whole NodePool or in one domain.
+    Variants separate types that the requirements of any pod distinguish. So each variant may have
+    fewer types than `minValues`, although a pod that may use several variants allows enough. A
+    joined variant has all types that the requirements of one pod allow, in the whole NodePool or in
+    one domain.
     """
     pods_and_ports = list(pods)
     spans: dict[bytes, Mask] = {}
@@ -97,11 +98,12 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
 def flexible_capacity(
     variants: Variants, capacity: Matrix, settings: Settings, sizes: Sequence[Vector]
 ) -> Matrix:
-    """Return the capacity (node types × resources) that keeps enough instance types on a NodeClaim.
+    """Return the capacity (node types × resources) to which `minValues` limits new nodes.
 
-    Node types that can never satisfy `minValues` get −1, which holds no pod, unless
-    `MIN_VALUES_POLICY` is `BestEffort`. Then, if no node with enough types holds a pod of a `size`,
-    the types that hold it keep the capacity for it.
+    Enough instance types of the same variant have this capacity. Node types that can never satisfy
+    `minValues` get −1, which holds no pod, unless `MIN_VALUES_POLICY` is `BestEffort`. Then, if no
+    node with enough types holds a pod of one of the `sizes`, the types that hold it keep the
+    capacity for it.
     """
     result = capacity.copy()
     catalog = variants.catalog

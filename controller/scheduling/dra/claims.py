@@ -171,7 +171,7 @@ class DeviceClaims:
         return allocations.count
 
     def release_last(self, device_requests: DeviceRequests, name: str, count: int) -> None:
-        """Release the devices of the own claims of the last `count` such pods of a node."""
+        """Release the own claims of the last `count` pods with these requests on a node."""
         held = self._held[(name, device_requests.signature)]
         for picks in (held.pop() for _ in range(min(count, len(held)))):
             self.release(picks)

@@ -62,7 +62,7 @@ class DeviceAllocator:
         return self._nodes.queries if self.has_claims else ()
 
     def alternatives(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
-        """Return the alternative requirements for a new node of one such pod.
+        """Return the alternative requirements for a new node for a pod with these claims.
 
         The result is empty if no new node can serve the pod.
         """

@@ -70,7 +70,7 @@ class DeviceNodes:
         ]
 
     def alternatives(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
-        """Return the alternative requirements for a new node of one such pod.
+        """Return the alternative requirements for a new node for a pod with these claims.
 
         The result is empty if no new node can serve the pod. Equal requests share a cached result.
         """

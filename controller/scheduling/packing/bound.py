@@ -4,11 +4,12 @@ The fluid program buys nodes in fractions and fills them completely. Whole nodes
 node with 7.9 CPUs holds one pod that requests 4 CPUs. The bound uses inequalities that hold for
 whole pods (the rounding of Gomory, 1958, and Chvátal, 1973): if the requests of pods and the
 capacity of a node are divided by any amount and rounded down, the rounded requests still add up to
-at most the rounded capacity. The program starts without such inequalities. Those that its solution
-violates are added and it is solved again, until it violates none.
+at most the rounded capacity. The program starts without such inequalities. It is solved, the
+inequalities that the solution violates are added, and so on until it violates none.
 
 A quantity that adds up on a node is called a measure: resources, roundings of them, and the number
-of pods of a group. Axes: classes, node types, measures, limits.
+of pods of a group. A pair of a class and a node type has a column in the program, the number of
+pods of the class on nodes of the type. Axes: classes, node types, measures, limits.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ def whole_bound(
     """Return a lower bound on the cost of any whole nodes for the demand, in $/h.
 
     For spreads over nodes the bound assumes, as packing does, that a new node holds at most
-    `maxSkew` of their pods. Classes that no node allows are left out, and so are as many pods of
-    other classes as limits and capacity cannot hold, since it is unknown where they would be. When
-    `expired` returns true, the best bound so far is returned.
+    `maxSkew` of their pods. The bound does not count classes that no node allows, nor the pods of
+    other classes that exceed limits and capacity. When `expired` returns true, the best bound so
+    far is returned.
     """
     placeable = problem.allowed.any(axis=1) | existing.allowed
     if not problem.demand[placeable].any():
@@ -224,9 +225,8 @@ class WholeProgram:
     def bound(self, expired: Callable[[], bool]) -> float:
         """Return the highest lower bound that a solution of the program proves, in $/h.
 
-        The program is solved again until no pair of class and node type, no node type and no
-        inequality is missing. Every solution proves a bound: its duals, extended to all node types,
-        are a feasible dual.
+        The program is solved again until no pair, no node type and no inequality is missing. Every
+        solution proves a bound: its duals, extended to all node types, are a feasible dual.
         """
         best = 0.0
         for _ in range(MAX_ROUNDS):

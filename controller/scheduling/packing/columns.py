@@ -8,7 +8,7 @@ If many pods share few classes, equal nodes are bought many times. A pattern is 
 pods on one node. A linear program buys patterns in fractions so that every class is served. Its
 duals give the value of a pod of each class on whole nodes, with their unused capacity. New patterns
 are found by filling nodes by these values and by exchanging pods, until none improves the program.
-The whole copies of patterns are opened. The packer packs the remaining pods as usual.
+Of each pattern, the whole copies are opened as nodes. The packer packs the remaining pods as usual.
 
 Axes: patterns, classes, node types, limits.
 """

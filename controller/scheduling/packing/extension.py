@@ -22,8 +22,8 @@ class Extension:
     """The prices of all node types.
 
     `priced_as`: node types, the index of the program's node type that it is priced as. `factor`:
-    node types, the factor that scales those prices. `kept`: node types, the least share of their
-    value that the classes it serves keep at the scaled prices.
+    node types, the factor that scales those prices. `kept`: node types; every class that the
+    node type serves keeps at least this share of its value at the scaled prices.
     """
 
     priced_as: Indices

@@ -41,8 +41,8 @@ class FirstFit:
     `node_type`: nodes. `pods`: nodes × classes. `remaining`: nodes × resources, remaining capacity.
     `left`: classes, pods without a node. `headroom`: limits, remaining amounts. `worth`: classes,
     the cost of a pod on the node type that is cheapest for it alone, in $/h. `suited`: classes ×
-    node types, 1 for node types that cost at most `MAX_COST_RATIO` times as much. A node takes at
-    most `limits` (groups) of `members` (groups × classes).
+    node types, 1 if a pod costs at most `MAX_COST_RATIO` times its worth there. A node takes at
+    most `limits` (groups) pods of `members` (groups × classes).
     """
 
     problem: PackingProblem

@@ -4,10 +4,11 @@ It buys fractions of node types so that every class of pods has capacity on node
 it. The optimum is a lower bound on the cost of any set of whole nodes. The duals price each
 resource of each node type and give each class a value; the packer uses them as a guide.
 
-Rows: node types × resources; classes; limits; groups × node types, where a node takes at most so
-many pods of a group. Most pairs of class and node type never carry pods. So a pair enters the
-program only if it has a negative reduced cost at the dual prices, and the row of a group on a node
-type enters with the first pair that it binds.
+Rows: node types × resources; classes; limits; groups × node types, for the slots of a group, since
+a node takes only a certain number of its pods. Columns: the nodes bought of each node type; the
+pods without a node of each class; and pairs, the pods of a class on nodes of a node type. Most
+pairs never have pods. So a pair enters the program only if it has a negative reduced cost at the
+dual prices, and the row of a group on a node type enters with the first pair that it limits.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class PackingClass:
 
     `members` are the indices of the pod groups, and `units` is the number of their units without a
     node. One unit requests `size`, may be on the `eligible` variants and consists of `parts`.
-    Spreads over nodes count the class if it `is_early`. A node holds at most one `exclusive` unit,
-    because of its devices.
+    Spreads over nodes count only classes that are placed early (`is_early`): with pins, or with
+    such a spread of their own. A node holds at most one `exclusive` unit, because of its devices.
     """
 
     members: tuple[int, ...]
@@ -88,7 +88,7 @@ class PackingClass:
 
 
 def each_apart(pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
-    """Return one class per pod group, equal or not."""
+    """Return one class per pod group, even if pod groups are equal."""
     return [PackingClass.of(pod_groups, [index]) for index in range(len(pod_groups))]
 
 
@@ -315,7 +315,7 @@ def _counts_larger_units(classes: Sequence[PackingClass]) -> bool:
 
 
 def port_conflicts(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[bool], list[bool]]]:
-    """Return, per host port, the classes that use it and the classes that conflict with them."""
+    """Return, per host port, which classes use it and which classes conflict with it."""
     pairs = []
     for port in sorted({port for taken in ports for port in taken}):
         owners = [port in taken for taken in ports]

@@ -12,7 +12,7 @@ decreases.
 NodePools are used in the order of their weights, at any cost: a new node is launched in the
 NodePool of greatest weight that can launch one. Pods that a NodePool of greater weight could take
 may join a node of a lower weight only if the node is needed without them and does not become more
-expensive. Such a node is in order; see `_must_keep_pool`.
+expensive. A node for which this holds is called in order; see `_must_keep_pool`.
 
 Axes: as in `problem`; and nodes.
 """
@@ -71,7 +71,7 @@ class SearchState:
     `pods`: nodes × classes. `used`: nodes × resources, the requests of the pods. `usable`: nodes ×
     node types, the node types that allow the pods regardless of size. `node_type`: nodes, −1 for a
     spare row without a node. `price`: nodes, in $/h. `headroom`: limits, the remaining amounts.
-    `occupancy`: the pods on each node by the rules about sharing a node.
+    `occupancy`: the numbers of pods that the rules about sharing a node compare.
     """
 
     pods: Indices

@@ -12,15 +12,16 @@ from controller.scheduling.packing.problem import NodeRules
 
 @dataclass(slots=True, kw_only=True)
 class NodeOccupancy:
-    """The pods on each node by the rules about sharing a node.
+    """The numbers of pods on each node that the rules about sharing a node compare.
 
     `limit`, `repels` and `over_at` are over the groups that any of the classes owns. No further
     owner that the group counts may join a node with at least `limit` counted pods; no other owner
     may join one with more than `over_at`. These are the limits of `topology.rules.limit`, with and
     without `own`.
 
-    `owned`, `matched`, `own_counted` and `own_uncounted` are groups × classes. `owners` and
-    `counted` are nodes × groups: numbers of pods.
+    `owned` and `matched` (groups × classes) mark the classes that own a group and those that it
+    counts; `own_counted` and `own_uncounted` its owners that it counts, or does not count. `owners`
+    and `counted` are nodes × groups: numbers of pods.
     """
 
     limit: Vector
@@ -35,7 +36,7 @@ class NodeOccupancy:
 
     @classmethod
     def holding(cls, rules: NodeRules, columns: Indices, held: Indices) -> NodeOccupancy:
-        """Return the occupancy of nodes that hold the pods `held` (nodes × `columns`, classes)."""
+        """Return the occupancy of nodes with the pods `held` (nodes × the classes in `columns`)."""
         owned = rules.owned[:, columns]
         owned_groups = np.flatnonzero(owned.any(axis=1))
         owned, repels = owned[owned_groups], rules.repels[owned_groups]

@@ -461,8 +461,8 @@ class Spend:
     """The fluid program's remaining budget for each family of node types, in $/h.
 
     Node types of a family are in the same domains and have a similar ratio of CPU to memory. Sizes
-    of a family cost about the same per unit. So it means little which sizes the program bought, but
-    much how many dollars it spent on the family.
+    of a family cost about the same per unit. So the sizes that the program bought matter little,
+    but the amount that it spent on the family matters.
     """
 
     def __init__(self, dual_prices: DualPrices, problem: PackingProblem, family: Indices) -> None:

@@ -1,4 +1,7 @@
-"""Select the node types that are worth considering: Pareto fronts and price ladders."""
+"""Select the node types that are worth considering: Pareto fronts and price ladders.
+
+A price ladder divides prices into steps (rungs), and keeps the best node type of each.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +84,10 @@ def _no_better(merits: Matrix, other: Matrix) -> Mask:
 def price_ladder(
     ordered: Indices, prices: Vector, capacity: Matrix, *, limit: int, step: float
 ) -> Indices:
-    """Return a ladder of prices within each ratio of CPU to memory.
+    """Return node types thinned to a ladder of prices within each ratio of CPU to memory.
 
-    Each rung, a factor `step` wide, keeps the node type with the most CPU and memory per dollar. At
-    most `limit` node types are returned unchanged.
+    Each rung, a factor `step` wide, keeps the node type with the most CPU and memory per dollar.
+    If there are at most `limit` node types, all are returned.
     """
     if len(ordered) <= limit:
         return ordered

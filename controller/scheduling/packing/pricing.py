@@ -1,6 +1,6 @@
 """Dual prices for resources on every node type, values of classes, and a proven lower bound.
 
-The fluid program is solved over the node types that matter and over bundles of classes of like
+The fluid program is solved over the node types that matter and over bundles of classes of similar
 shape, so that it stays small for any number of pending pods. Its duals are then extended to all
 node types, scaled down where a node type would be worth more than its price. The resulting values
 are a feasible dual of the program over all node types and classes. So the bound holds, whatever the
@@ -80,10 +80,10 @@ coarse and with the finer factor."""
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples of the classes from which nodes are filled, if there are very many classes.
+    """Samples of the classes: if there are very many, nodes are filled with sampled classes only.
 
     `stratum` (classes) is the index of the class's stratum: classes with equal size and node types
-    and similar rules. `order` has all classes by stratum, the most valuable first.
+    and the same types of rules. `order` has all classes by stratum, the most valuable first.
     """
 
     stratum: Indices
@@ -107,9 +107,9 @@ class DualPrices:
     """The dual prices that guide the packer.
 
     `bought`: node types, nodes that the program buys. `resource_prices`: node types × resources.
-    `values`: classes, in $/h. `scarce`: classes of which a node takes so few that they need more
-    nodes. `tight`: node types that are worth their price, bought or not. `samples`: the samples of
-    classes.
+    `values`: classes, in $/h. `scarce`: classes for which rules about sharing a node, and not only
+    resources, make the program buy nodes. `tight`: node types that are worth their price, bought or
+    not. `samples`: the samples of classes.
 
     A lower bound on the cost of a demand is `demand @ values + limit_value`, in $/h.
     """
@@ -355,7 +355,7 @@ class PriceModel:
 
 
 def families(problem: PackingProblem) -> Indices:
-    """Return the family of each node type: the same labels, and a like ratio of CPU to memory."""
+    """Return the family of each node type: equal labels, and a similar ratio of CPU to memory."""
     shape = np.log2(np.maximum(problem.capacity[:, :2], SLACK))
     ratio = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
     keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, ratio], axis=1)

@@ -30,9 +30,8 @@ class Purchase:
 
     `left`: limits, the remaining amounts, in thousandths of the resource's unit; of reservations,
     in instances. `bound`: a lower bound on the cost of any nodes for the same pods, in $/h.
-    `remaining`: the pod groups with pods without a node.
-    `is_apart`: whether pods that pin their node have nodes of their own. `is_cheapest`: whether no
-    other nodes for these pods cost less.
+    `remaining`: the pod groups with pods without a node. `is_apart`: whether pods that pin their
+    node have nodes of their own. `is_cheapest`: whether no other nodes for these pods cost less.
     """
 
     planned: list[PlannedNode]
@@ -80,8 +79,8 @@ class _Packed:
 class Purchaser:
     """Buys the cheapest nodes, with at most `refinements` improvements of each packing.
 
-    `price_overstatement` is the greatest amount by which the total price in packing exceeds the
-    true price, in $/h.
+    Packing raises very low prices (`raise_to_floor`). `price_overstatement` is the greatest amount
+    by which the total price in packing exceeds the true price, in $/h.
     """
 
     builder: ProblemBuilder

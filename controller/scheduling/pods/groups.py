@@ -28,7 +28,7 @@ class Eligibility:
     * `alternatives`: the requirements, volumes included, of which a node must meet one.
     * `variants_by_alternative`: per alternative, the variants that meet it.
     * `own_eligible`: the variants that meet the pods' own constraints, without volumes and taints.
-    * `tolerated`: the variants without a hard taint that the pods do not tolerate.
+    * `tolerated`: the variants without an untolerated NoSchedule or NoExecute taint.
     * `eligible`: the variants that meet all constraints and whose daemons leave the host ports
       free.
     * `nodes`: the existing nodes that meet the alternatives and whose taints are tolerated.
@@ -110,8 +110,9 @@ class PendingGroup:
     def precedes(self, other: PendingGroup, *, compete: bool) -> bool:
         """Whether `other` must wait until these pods are placed or known to be unschedulable.
 
-        `compete` says whether limits make pods compete for capacity. For pods with an affinity to
-        other pods only buffers wait, because those other pods may have a lower priority.
+        Buffers wait for all other pods. If limits make pods compete for capacity (`compete`), pods
+        of lower priority wait too, but not for pods with an affinity to other pods: those other
+        pods may have a lower priority.
         """
         if other.is_buffer:
             return not self.is_buffer
@@ -133,7 +134,7 @@ class PodGroup:
 
     The pods form units of `unit` pods that share a node. Each entry of `colocated` is a pod group
     and the number of its pods in each unit, the companions. `needs` are additional requirements of
-    a unit that claims devices. A node holds at most one such unit.
+    a unit that claims devices. A node holds at most one unit with devices.
     """
 
     pending: PendingGroup
