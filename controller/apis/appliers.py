@@ -1,7 +1,7 @@
 """The tools that apply an object, identified by the labels and annotations that they set.
 
-Each tool finds its own objects by its label or annotation, so all of them have it. An object that a
-user applied by hand has none.
+Each tool finds its own objects by a label or annotation, so every object that it applies has one.
+An object that a user applied by hand has none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of labels, annotations, taints, finalizers and tags, identical to Karpenter's."""
+"""Names of labels, annotations, taints, finalizers and tags; Joiner's own are in `joiner.dev`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammar of messages."""
+"""Phrases of messages: a number with its noun, a shortened list of names."""
 
 from __future__ import annotations
 

@@ -101,7 +101,10 @@ first three are unique, so that sorting compares no nodes."""
 
 
 class WatchStep(Protocol[Seen_co]):
-    """One step of a watch: RESET, ADDED, MODIFIED, DELETED or SYNCED, with its object."""
+    """One event of a watch: an object was ADDED, MODIFIED or DELETED, or a list began or ended.
+
+    After RESET a new list of all objects follows, as ADDED; SYNCED ends it.
+    """
 
     @property
     def type(self) -> str:
@@ -174,9 +177,10 @@ class Cluster:
         """Increases with each change that may change what disruption decides."""
 
     def subscribe(self, listener: ChangeListener) -> None:
-        """Call `listener` for every change from now on, from watches and from reconcilers.
+        """Call `listener`, in place of the present one, for every change from now on.
 
-        The objects of a kind's first list are not reported: they are no changes.
+        Changes come from watches and from reconcilers. The objects of a kind's first list are not
+        reported: they are no changes.
         """
         self._listener = listener
 
@@ -269,7 +273,7 @@ class Cluster:
         self._buffer_pods[name] = tuple(pods)
 
     def keep_for_buffers(self, names: Iterable[str]) -> None:
-        """Store the nodes, given by node or NodeClaim name, that hold virtual pods of buffers."""
+        """Set which nodes, by node or NodeClaim name, hold virtual pods of buffers."""
         self._buffered = frozenset(names)
 
     # Queries.
@@ -281,12 +285,12 @@ class Cluster:
 
     @property
     def synced(self) -> bool:
-        """Whether every mirrored kind was listed once, so that no object is missing."""
+        """Whether every mirrored kind has been listed once, so that no object is missing."""
         return len(self._synced) == len(self._mirrored)
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The plural names of the kinds that were not listed yet."""
+        """The plural names of the kinds that have not been listed yet."""
         return tuple(kind.plural for kind in self._mirrored if kind not in self._synced)
 
     def get(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
@@ -388,7 +392,7 @@ class Cluster:
         return self._claims_by_class.sorted_by_name(node_class)
 
     def claims_sharing(self, launch: SharedLaunch) -> Collection[NodeClaim]:
-        """Return the NodeClaims that share a CreateFleet call, exist and are not being deleted."""
+        """Return the existing NodeClaims of a CreateFleet call that are not being deleted."""
         return self._claims_by_launch.of(launch.token)
 
     def shared_launches(self) -> Set[str]:
@@ -400,7 +404,7 @@ class Cluster:
         return self._nodes_by_pool.sorted_by_name(node_pool)
 
     def closed_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that exist and accept no pods yet, sorted by name (see `is_closed`)."""
+        """Return the new Nodes that accept no pods yet, sorted by name (see `is_closed`)."""
         return self._closed_nodes.sorted_by_name(CLOSED)
 
     def attachments_to(self, node_name: str) -> tuple[VolumeAttachment, ...]:
@@ -445,8 +449,8 @@ class Cluster:
     def nodes_of(self, claim: NodeClaim) -> tuple[Node, ...]:
         """Return every node with the NodeClaim's provider ID, sorted by name.
 
-        More than one is an error. The node name in the NodeClaim's status is not used: EC2 reuses
-        IP addresses, and with them node names.
+        A NodeClaim with more than one cannot register. The node name in the NodeClaim's status is
+        not used: EC2 reuses IP addresses, and with them node names.
         """
         return self._nodes_by_provider_id.sorted_by_name(claim.status.provider_id)
 

@@ -61,7 +61,8 @@ def budget_obstacle(
 ) -> str | None:
     """Return why a PodDisruptionBudget prevents the eviction now, or None.
 
-    A pod that `surges` is not evicted, so a budget of a single pod does not prevent it.
+    `surges`: a drain restarts the pod's Deployment instead of evicting the pod. Then a
+    PodDisruptionBudget prevents nothing if it counts only this pod.
 
     The rules are the same as in the API server: a pod with more than one budget cannot be evicted,
     and a pod that is not Ready can be evicted if its budget has the policy `AlwaysAllow`.

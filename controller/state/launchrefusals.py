@@ -54,13 +54,13 @@ class LaunchRefusals:
             record.is_counted = False
 
     def forget(self, pool: str) -> None:
-        """Forget the refusals of a pool whose launch succeeded, that changed or was deleted."""
+        """Forget the refusals of a pool that launched a node, changed or was deleted."""
         self._refused.pop(pool, None)
 
     def waiting(self, pool: str, now: datetime) -> tuple[timedelta, str]:
         """Return how long the pool has to wait, and the message of the last refusal.
 
-        Both are zero or empty if no launch was refused.
+        Without refusals, the wait is zero and the message is empty.
 
         If the last refusal is later than `now`, the clock was set back, and the pool need not wait.
         """

@@ -94,7 +94,7 @@ class StateNode:
 
 
 def is_up(node: Node) -> bool:
-    """Whether the node is Ready and has no startup taint other than `taints.HELD`."""
+    """Whether the node is Ready and has no startup taint but `joiner.dev/nominating`."""
     return conditions.is_true(node.status.conditions, "Ready") and not any(
         taints.is_ephemeral(taint) and not taints.same(taint, taints.HELD)
         for taint in node.spec.taints
@@ -102,7 +102,7 @@ def is_up(node: Node) -> bool:
 
 
 def lifecycle_event(node: Node) -> str:
-    """Return the type of the condition that says that the node is being drained, or "".
+    """Return the type of the condition that says that the node is drained or maintained, or "".
 
     Administrators set these conditions (KEP-5683). Kubernetes itself does not act on them.
     """
@@ -112,7 +112,10 @@ def lifecycle_event(node: Node) -> str:
 
 
 def is_closed(node: Node) -> bool:
-    """Whether the Node exists and accepts no pods yet: not registered, or `taints.HELD`."""
+    """Whether a new Node accepts no pods yet, and is not being deleted.
+
+    It has the taint `karpenter.sh/unregistered` or `joiner.dev/nominating`.
+    """
     return not node.metadata.is_deleting and any(
         taints.same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
         for taint in node.spec.taints

@@ -1,8 +1,8 @@
 """User-defined prices and capacity of instance types: NodeOverlays, and the fee per node.
 
 For each offering (price) and each resource (capacity) the overlay with the greatest weight applies;
-among equal weights the last name. Two overlays of equal weight that change the same offering or
-resource conflict, and the later one is rejected completely.
+among equal weights the name that is last in the alphabet. Two overlays of equal weight that change
+the same offering or resource conflict, and the one whose name comes first is rejected completely.
 
 The fee per node is a part of the prices, too: software that is licensed per host, such as a
 monitoring agent, costs the same on every node. The setting NODE_PRICE_PER_HOUR states it, and the
@@ -87,7 +87,7 @@ def conflicting(
     pools: Sequence[NodePool],
     instance_types: Mapping[str, Sequence[InstanceType]],
 ) -> frozenset[str]:
-    """Return the names of the overlays that conflict with another overlay of equal weight.
+    """Return the names of the overlays that are rejected because of a conflict.
 
     `instance_types` are per pool name, before overlays. An overlay that conflicts for one pool is
     rejected for all.

@@ -39,7 +39,7 @@ class PendingPods:
         self._predicted: set[str] = set()
 
     def change(self, before: Pod | None, after: Pod | None) -> None:
-        """Apply one change of a pod; None if it is absent."""
+        """Apply the change of a pod from `before` to `after`; None if the pod does not exist."""
         self._sequence += 1
         key = after.key if after is not None else before.key if before is not None else ""
         if after is None or after.spec.node_name:

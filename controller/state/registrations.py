@@ -1,4 +1,9 @@
-"""The results of the last node registrations of each NodePool, and the registration backoff."""
+"""The results of the last node registrations of each NodePool, and the registration backoff.
+
+A NodePool is unhealthy if at least `MIN_FAILURES` of its last `MAX_RESULTS` nodes did not register.
+After `MIN_FAILURES` failures in a row it is in backoff until a node registers: it launches one node
+at a time, and waits in between (`PAUSES`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ after the first such node failed, after the second one failed, and so on."""
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A node that did not register: reason and message of a condition, and times of its NodeClaim.
+    """A node that did not register, with reason and message as in a condition.
 
     `at` is the time of the NodeClaim's deletion, `created` the time of its creation, if known.
     """

@@ -19,7 +19,7 @@ from controller.state.cluster import Cluster
 
 
 class Selectors:
-    """The selectors of Services and workloads, merged for each pod; pods of one workload once."""
+    """The selectors of Services and workloads; those that select a pod are merged into one."""
 
     def __init__(
         self,

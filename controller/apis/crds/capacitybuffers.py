@@ -16,7 +16,7 @@ from controller.apis.crds.schemas import (
     rule,
     string,
 )
-from controller.apis.karpenter.capacitybuffer import CapacityBufferSpec
+from controller.apis.karpenter.capacitybuffer import ACTIVE_CAPACITY, CapacityBufferSpec
 from controller.apis.kinds import CAPACITY_BUFFER
 
 
@@ -54,7 +54,7 @@ def _spec() -> Schema:
         ),
         podTemplateRef=_local_reference("The PodTemplate that defines the pods of the buffer."),
         provisioningStrategy=string(
-            "How the buffer is provisioned.",
+            f"How the buffer is provisioned. Joiner supports only {ACTIVE_CAPACITY}.",
             default=default_of(CapacityBufferSpec, "provisioningStrategy"),
         ),
         replicas=integer("Number of pods in the buffer.", form=INT32, minimum=0),

@@ -30,12 +30,12 @@ AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 
 def condition(name: str) -> str:
-    """Return the path of a condition's status."""
+    """Return the JSONPath of a condition's status."""
     return f'.status.conditions[?(@.type=="{name}")].status'
 
 
 def label(key: str) -> str:
-    """Return the path of a label's value."""
+    """Return the JSONPath of a label's value."""
     return ".metadata.labels." + key.replace(".", r"\.")
 
 

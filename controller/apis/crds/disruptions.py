@@ -61,7 +61,7 @@ def _spec() -> Schema:
     return fields(
         "The decision and its expected effect.",
         reason=string("Disruption reason: Empty, Drifted, Unhealthy or Underutilized."),
-        mode=string("act, or recommend if the decision waits for approval."),
+        mode=string("act, or recommend if the decision needs approval."),
         nodes=_names("Nodes that are disrupted."),
         nodeClaims=_names("NodeClaims of these nodes."),
         nodePools=_names("NodePools of these nodes."),
@@ -97,7 +97,7 @@ def _status() -> Schema:
         afterDay=_outcome("Outcome 1 day after the end."),
         balance=fields(
             "Totals of all decisions so far, so that old Disruptions can be deleted.",
-            sequence=integer("Sequence number of the totals."),
+            sequence=integer("Sequence number of the totals; the highest is current."),
             done=integer("Number of executed decisions."),
             failed=integer("Number of failed decisions."),
             predicted=number("Sum of the expected savings, in $/h."),

@@ -123,8 +123,8 @@ def _spec() -> Schema:
         ),
         role=string(
             "Name of the IAM role of the nodes. The controller uses the instance profile with the "
-            "role's name, or creates one if the stack's setting instanceProfiles is managed. "
-            "Mutually exclusive with instanceProfile.",
+            "role's name. If there is none, it creates one, which requires that the stack's "
+            "setting instanceProfiles is managed. Mutually exclusive with instanceProfile.",
             rules=[rule("self != ''", "role cannot be empty")],
         ),
         securityGroupSelectorTerms=_security_group_terms(),

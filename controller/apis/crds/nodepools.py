@@ -102,7 +102,8 @@ def _disruption() -> Schema:
         consolidationPolicy=string(
             "Which nodes Joiner may consolidate: WhenEmpty those without pods, "
             "WhenEmptyOrUnderutilized also those whose removal or replacement costs less. Balanced "
-            "compares the saving with the pods that are disrupted.",
+            "allows the same only if the saved share of the NodePool's cost is at least half the "
+            "disrupted share of its pods.",
             enum=["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"],
             default=default_of(DisruptionPolicy, "consolidationPolicy"),
         ),

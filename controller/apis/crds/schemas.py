@@ -1,7 +1,7 @@
 """Short constructors of OpenAPI schemas.
 
 A schema is the mapping that a CustomResourceDefinition contains. The CEL rules of a field are
-arguments of its schema. `default_of` reads a field's default from its wire type.
+arguments of its schema. `default_of` reads a field's default from the Python type of the object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rule(condition: str, message: str) -> Schema:
 
 
 def default_of(kind: type[Wire], wire_name: str) -> Any:
-    """Return the default of a field of a wire type, in its JSON form."""
+    """Return the default of a type's field, given by its JSON name, as a JSON-compatible value."""
     member = next(m for m in msgspec.structs.fields(kind) if m.encode_name == wire_name)
     if member.default_factory is not msgspec.NODEFAULT:
         return to_wire(member.default_factory())

@@ -64,7 +64,7 @@ class DisruptionSpec(Wire, omit_defaults=False):
 
 
 class MovedPods(Wire, omit_defaults=False):
-    """The evicted pods (`moved`), and the new pods of the same workloads that are running.
+    """The number of evicted pods (`moved`), and of running new pods of the same workloads.
 
     `slowest_seconds` is the longest time from a new pod's creation until it was ready.
     """
@@ -78,7 +78,8 @@ class Outcome(Wire, omit_defaults=False):
     """The measured result of a decision at one time.
 
     `cost` includes the replacements at their actual price, and nodes that were not planned but that
-    the moved pods needed. `saving` is the remaining saving. Both are in $/h.
+    the moved pods needed. `saving` is the price of the disrupted nodes minus `cost`. Both are in
+    $/h.
     """
 
     at: datetime | None = None
@@ -91,10 +92,10 @@ class Outcome(Wire, omit_defaults=False):
 class Balance(Wire, omit_defaults=False):
     """Totals of all decisions so far, so that old Disruptions can be deleted.
 
-    They are stored in the newest Disruption and have the highest `sequence`. `done` and `failed`
-    count decisions. `predicted`, `after_hour` and `after_day` are savings in $/h: as predicted, and
-    as measured 1 h and 24 h later. `moved` and `running` count the evicted pods and their
-    successors.
+    A Disruption that changes the totals stores the new ones; those with the highest `sequence` are
+    current. `done` and `failed` count decisions. `predicted`, `after_hour` and `after_day` are
+    savings in $/h: as predicted, and as measured 1 h and 24 h later. `moved` and `running` count
+    the evicted pods and their successors.
     """
 
     sequence: int = 0

@@ -59,7 +59,10 @@ class NodeClaim(Wire):
 
     @property
     def drain_deadline(self) -> datetime | None:
-        """When the drain becomes forced; None if the annotation is missing or invalid."""
+        """The time at which the drain ends and the remaining pods are deleted.
+
+        None if `karpenter.sh/nodeclaim-termination-timestamp` is missing or invalid.
+        """
         text = self.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, "")
         try:
             moment = datetime.fromisoformat(text)

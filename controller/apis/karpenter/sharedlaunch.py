@@ -62,7 +62,7 @@ def shared_launch(claim: NodeClaim) -> SharedLaunch | None:
 
 
 def cheapest_first(claim: NodeClaim) -> Callable[[str, str], tuple[int, str]]:
-    """Return the order of the instances of a NodeClaim's call: the sort key of a type and an ID.
+    """Return a function from an instance's type and ID to its sort key in the NodeClaim's call.
 
     The order of types is the order in the NodeClaim, cheapest first. Unlike an order by current
     prices, it is the same after a crash. Instances of one type are ordered by ID.

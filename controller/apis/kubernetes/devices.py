@@ -1,7 +1,8 @@
 """Dynamic resource allocation, `resource.k8s.io/v1`: devices and claims to them.
 
 DRA drivers publish devices in ResourceSlices, administrators group devices in DeviceClasses, and a
-pod requests devices with a ResourceClaim of its own or a shared one.
+pod requests devices with a ResourceClaim of its own or a shared one. For nodes that do not exist
+yet, `DynamicResources` describes the devices that an instance type will have.
 """
 
 from __future__ import annotations

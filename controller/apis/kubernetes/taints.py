@@ -17,7 +17,7 @@ class Taint(Wire):
 
 
 class Toleration(Wire):
-    """Allows a pod on a node with a matching taint; an empty key with Exists matches all."""
+    """Allows a pod on a node with a matching taint; an empty key with Exists matches all taints."""
 
     key: str = ""
     operator: str = "Equal"
