@@ -85,7 +85,7 @@ def allowed(pool: NodePool, reason: Reason, *, nodes: int, consuming: int, now: 
 def share(pool: NodePool, reason: Reason, now: datetime) -> int | None:
     """Return the smallest percentage among the active budgets for this reason.
 
-    None if no active budget is a percentage or one is malformed.
+    None if no active budget is a percentage, or if a budget is malformed.
     """
     try:
         shares = [b.nodes[:-1] for b in _active(pool, reason, now) if b.nodes.endswith("%")]
@@ -106,9 +106,9 @@ def _active(pool: NodePool, reason: Reason, now: datetime) -> list[Budget]:
 class Budgets:
     """The disruptions that each NodePool still allows for one reason; `admit` consumes them.
 
-    `remaining` is in nodes. `capacity` is the amount of each resource that percentages still allow,
-    in 1/100,000 of the resource's unit. A node may be disrupted while any amount of each of its
-    resources remains.
+    `remaining` is in nodes. `capacity` is the amount of each resource that budgets in percent still
+    allow, in 1/100,000 of the resource's unit. A node may be disrupted while any amount of each of
+    its resources remains.
     """
 
     remaining: dict[str, int] = field(default_factory=dict)
@@ -187,8 +187,8 @@ def budgets_of(
 
     `consumed` is the nodes' `consumption` for the reason, if the caller has it. Percentages count
     nodes and, for drift, also capacity. A drifted node is replaced at any cost, perhaps by several
-    smaller nodes. If only their number counted, budgets might then allow the disruption of all
-    other large nodes at once.
+    smaller nodes. If only the number of nodes counted, budgets might then allow the disruption of
+    all other large nodes at once.
     """
     nodes = problem.snapshot.nodes
     total, consuming = consumed or consumption(nodes, reason)

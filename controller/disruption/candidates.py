@@ -99,10 +99,7 @@ def initialized(problem: DisruptionProblem) -> Mapping[str, Candidate]:
 
 
 def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
-    """Return the nodes that nothing but their pods may keep from being disrupted.
-
-    The pods are not checked.
-    """
+    """Return Joiner's initialized nodes that nothing blocks; pods and gangs are not checked."""
     return tuple(
         candidate
         for state, candidate in _managed(problem)

@@ -99,5 +99,5 @@ class ConsolidationDelay:
         return timedelta(0)
 
     def end(self) -> None:
-        """Record that there is nothing to save: the next delay has its full length again."""
+        """End the delay, as when there is nothing to save: the next one has its full length."""
         self._since = None

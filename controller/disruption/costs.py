@@ -30,12 +30,12 @@ CHURN = 0.1
 
 
 def eviction_cost(pod: Pod, settings: DisruptionSettings) -> float:
-    """Return the cost of evicting a pod, −10 to 10; a pod without settings costs 1.
+    """Return the cost of evicting a pod, −10 to 10; 1 without these annotations and priority.
 
     It depends on the annotation `karpenter.sh/disruption-cost`, or else on
-    `controller.kubernetes.io/pod-deletion-cost`, and on the pod's priority, each scaled to its
-    range. A value that is not an int32 counts as 0, as in Karpenter. The deletion cost does not
-    count if Joiner writes it.
+    `controller.kubernetes.io/pod-deletion-cost`, and on the pod's priority, each scaled as in
+    Karpenter. A value that is not an int32 counts as 0. The deletion cost does not count if Joiner
+    writes it.
     """
     annotations, priority = pod.metadata.annotations, pod.spec.priority or 0
     text = annotations.get(labels.DISRUPTION_COST)
@@ -61,7 +61,7 @@ def rescheduling_cost(pods: Iterable[Pod], settings: DisruptionSettings) -> floa
 
 
 def disturbance(moving: Iterable[Pod], settings: DisruptionSettings) -> float:
-    """Return the sum of the eviction costs of these pods; as in consolidation, no pod below 0."""
+    """Return the sum of the eviction costs of these pods, with negative costs counted as 0."""
     return sum(max(eviction_cost(pod, settings), 0.0) for pod in moving)
 
 

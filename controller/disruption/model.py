@@ -49,9 +49,9 @@ class Rule:
     """One topology rule: the domain of each node, and the pods that count in each domain.
 
     `domain` (nodes) is −1 for nodes that do not count; `universe` marks the domains that a spread
-    compares. `counted` and `owners` (domains) are pods that do not move. `members` are the
-    classes that the rule counts, `owner_classes` the classes that have the rule in
-    their spec.
+    compares. `members` are the classes that the rule counts, `owner_classes` the classes that have
+    the rule in their spec. `counted` and `owners` (domains) are the numbers of pods of these two
+    kinds that do not move.
     """
 
     group: TopologyGroup

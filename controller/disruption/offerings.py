@@ -128,7 +128,7 @@ TypesByPool = Mapping[str, tuple[InstanceType, ...]]
 
 
 def with_left(types: TypesByPool, reservation: str, more: int) -> TypesByPool:
-    """Return the types with `more` instances added to a capacity reservation, given by its ID.
+    """Return the types with `more` free instances added to a capacity reservation, given by ID.
 
     An empty ID changes nothing.
     """

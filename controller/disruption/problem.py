@@ -95,7 +95,7 @@ class DisruptionProblem:
     `pending_replacements` maps nodes to the replacements that an earlier leader launched for them.
     `kept` maps nodes that must stay to the reason. `workload_start_times` has the start time of
     each workload by its owner's UID, because a pod that was moved is younger than its workload.
-    `repair_policies` are the conditions of unhealthy nodes; without any, no node is repaired.
+    `repair_policies` say which conditions are unhealthy; without any, no node is repaired.
     """
 
     snapshot: Snapshot

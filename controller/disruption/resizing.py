@@ -41,8 +41,8 @@ def evictions(
     """Return the cheapest pods of a node whose eviction frees the missing resources.
 
     Empty if the pods that may be evicted do not suffice. A pod may be evicted if its owner
-    recreates it, and its priority is not above that of any resized pod. No PodDisruptionBudget,
-    annotation, gang or local volume may prevent it.
+    recreates it, and if its priority is at most that of each pod whose resize is pending. No
+    PodDisruptionBudget, annotation, gang or local volume may prevent the eviction.
     """
     guards = EvictionGuards(snapshot.pod_disruption_budgets)
     gangs = GangReader(snapshot.pod_groups)

@@ -30,7 +30,7 @@ Report = Callable[[str, int, int], None]
 class Question:
     """The cluster that the advice is for.
 
-    `leaving` are nodes of other autoscalers, by name, which Joiner's nodes replace even if that
+    `leaving` names nodes that Joiner does not manage, which Joiner's nodes replace even if that
     costs more. `deadline` is called at the start of each solve. It returns a function that says
     whether the time limit of this solve is reached.
     """
@@ -61,9 +61,9 @@ class Finding:
 class Advice:
     """The cost of a cluster after all disruption, and the obstacles to a lower cost.
 
-    Costs are in $/h. `together` is the forecast without all obstacles in `findings`. `pools` are
-    the NodePools with the changes that save, and `with_pools` is the forecast with them. `untested`
-    counts the obstacles that were not measured.
+    Costs are in $/h. `steady` is the forecast of the cluster as it is, `together` the forecast with
+    every obstacle of `findings` removed. `pools` are the NodePools with the changes that save, and
+    `with_pools` is the forecast with them. `untested` counts the obstacles that were not measured.
     """
 
     steady: Forecast

@@ -21,7 +21,10 @@ from controller.disruption.problem import DisruptionProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftingNode:
-    """A node that would drift: `reason` is the condition's, `why` describes the difference."""
+    """A node that would drift, with the `reason` of its condition `Drifted`.
+
+    `why` describes the difference to its NodePool.
+    """
 
     node: str
     node_pool: str

@@ -48,8 +48,8 @@ class NodeExplanation:
     """Why a node stays or is disrupted; prices and savings are in $/h.
 
     `alternative` is the cost of capacity for its pods elsewhere, None if a pod is unschedulable.
-    `moves` is the cost of evicting them, in $/h while the saving lasts. `price_parts` are the parts
-    of the price, empty if it is unknown.
+    `moves` is the cost of evicting its pods, in $/h while the saving lasts. `price_parts` are the
+    parts of the price, empty if it is unknown.
     """
 
     node: str

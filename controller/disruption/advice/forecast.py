@@ -63,7 +63,7 @@ def forecast(
 ) -> Forecast:
     """Return the cluster once the nodes in `leaving` are replaced and nothing more is disrupted.
 
-    These are replaced at any cost, as are drifted nodes and nodes that are being deleted. Pending
+    They are replaced at any cost, as are drifted nodes and nodes that are being deleted. Pending
     pods are scheduled if possible; no other pods are created or deleted. All waits have passed, and
     temporary budgets have ended. DISRUPTION_HORIZON after the last command, Joiner decides again,
     because savings then count for longer.

@@ -172,7 +172,7 @@ def with_limits(pool: NodePool, limits: Quantities) -> NodePool:
 
 
 def consolidating(pool: NodePool) -> NodePool:
-    """Return the NodePool whose underutilized nodes are consolidated, too."""
+    """Return the NodePool with a policy that consolidates underutilized nodes, too."""
     return _with_policy(pool, consolidation_policy=CONSOLIDATES)
 
 

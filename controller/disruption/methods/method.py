@@ -47,7 +47,7 @@ class Context:
     def together(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """Return the nodes that are disrupted with a node: those of its unit, or only the node.
 
-        The node is one of `forced`.
+        `candidate` must be one of `forced`.
         """
         unit = self.units.get(candidate.name)
         if unit is None or unit.is_alone:

@@ -3,7 +3,7 @@
 Karpenter 1.15 repairs the same way: within the budgets of the reason Unhealthy, and replacement
 first. `karpenter.sh/do-not-disrupt` on the node does not prevent it, `karpenter.sh/do-not-repair`
 does. If many nodes of a NodePool are unhealthy at once, the cause is probably not the nodes: the
-network, an AMI or the monitoring. Then none of the NodePool is repaired.
+network, an AMI or the monitoring. Then none of the NodePool's nodes is repaired.
 
 A gang that runs on an unhealthy node restarts as a whole: its pods on other nodes are evicted, too,
 and their nodes stay. Budgets count the unhealthy node alone.

@@ -1,4 +1,4 @@
-"""The outcome of a decision: the cost of the moved pods since then, and whether they run again."""
+"""The outcome of a decision: the cost of the moved pods' nodes, and how many pods run again."""
 
 from __future__ import annotations
 

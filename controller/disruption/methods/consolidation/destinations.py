@@ -29,7 +29,7 @@ def with_lasting_destinations(
     """Return the arrays of a cluster in which long-running pods move only to lasting nodes.
 
     `names` are the candidates whose pods may move. `new` nodes are added to the cluster. None if
-    `Simulation.model` returns None.
+    these candidates have no pods to move.
 
     A node does not last if it is empty, or will be when its Jobs end. A long-running pod on it
     would keep the node, or would have to move again. If evictions are free, only the savings at

@@ -108,7 +108,7 @@ class Evaluator:
         return group.saving - sum(self.costs[name] for name in group.names)
 
     def allowed(self, group: Group) -> Group | None:
-        """Return the group with replacements that cost less than its nodes in any case.
+        """Return the group with replacements that cost less than its nodes, whatever EC2 launches.
 
         None if there are no such replacements, or if Balanced does not approve.
         """

@@ -93,7 +93,7 @@ class Plans:
 
 
 def alone(evaluator: Evaluator, names: Iterable[str]) -> ConfirmedPlan:
-    """Return a plan with the first of these nodes that the engine confirms by itself.
+    """Return a plan that removes only one node: the first whose removal the engine confirms.
 
     Nodes with the largest price per eviction are tried first, at most `ENGINE_TRIES` of them. The
     plan has no groups if none is confirmed.

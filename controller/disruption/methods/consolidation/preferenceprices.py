@@ -51,7 +51,10 @@ class PreferencePrices:
 def preference_prices(
     problem: DisruptionProblem, candidates: Sequence[Candidate]
 ) -> PreferencePrices | None:
-    """Return the preferences that these candidates' pods may give up, or None."""
+    """Return the cluster in which these candidates' pods give up their preferences for a price.
+
+    None if no pod has a price for preferences, or if PREFERENCE_POLICY is Ignore.
+    """
     if problem.scheduling.preference_policy == IGNORE:
         return None
     prices: dict[str, float] = {}

@@ -9,8 +9,8 @@ the net value of each node. They also give a lower bound on the cost: no plan sa
 
 Nodes that admit the same classes form a group, which shares one row per resource. The only error of
 this aggregation is that the solution ignores fragmentation between the nodes of a group. Columns
-for pairs of class and group are generated when the prices ask for them. Rows: classes; groups ×
-resources; classes with a maximum number of pods per node.
+for pairs of class and group are generated when their reduced cost is negative. Rows: classes;
+groups × resources; classes with a maximum number of pods per node.
 """
 
 from __future__ import annotations

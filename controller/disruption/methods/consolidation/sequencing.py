@@ -169,10 +169,10 @@ def _only_together(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -
 def best_as_bound(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
     """Return the first groups, as many as save most once kube-scheduler has bound their pods.
 
-    If evictions are free, and in clusters of more than `MANY_NODES` candidates, pods are assumed to
-    be bound as planned. The check ignores the time limit. Each trial has half the groups of the
-    trial before, so all trials together take at most twice as long as the first. Without the check,
-    each evaluation would repeat a plan that saves nothing.
+    All groups are tried, then their first half, and so on, so all trials together take at most
+    twice as long as the first. The check ignores the time limit, because without the check each
+    evaluation would repeat a plan that saves nothing. If evictions are free, and in clusters
+    of more than `MANY_NODES` candidates, pods are assumed to be bound as planned.
     """
     if not evaluator.problem.settings.eviction_price or len(evaluator.candidates) > MANY_NODES:
         return list(approved)

@@ -1,4 +1,4 @@
-"""Explains why a candidate is not consolidated by the cost of replacing only this node."""
+"""Explains why a candidate stays: what it would cost to replace only this node."""
 
 from __future__ import annotations
 
