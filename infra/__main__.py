@@ -38,7 +38,8 @@ def platform(config: StackConfig) -> None:
     """Create or find the cluster, and create the controller and its NodePools.
 
     Raises:
-        ConfigError: a setting cannot be used, or a name is taken. Nothing has been created.
+        ConfigError: a setting cannot be used, or a resource of another owner has one of the names.
+            Nothing has been created.
 
     """
     pools = _manifests(config)

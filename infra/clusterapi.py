@@ -6,7 +6,8 @@ Kubernetes client is imported only when it is needed: this takes about 0.2 s.
 
 * ClusterGoneError          the EKS cluster does not exist
 * ClusterUnreachableError   the EKS cluster exists, but its API server cannot be reached
-* ClusterNotAbandonedError  either of them, and the user did not allow a destroy without it
+* ClusterNotAbandonedError  the cluster does not exist or cannot be reached, and the user did not
+                            allow a destroy without it
 * ApiError                  the API server returned an error; has its status
 """
 
@@ -49,14 +50,14 @@ UPSERT = "PULUMI_K8S_UPSERT_EXISTING_OBJECTS"
 """Environment variable: with `true`, Pulumi's Kubernetes provider adopts existing objects."""
 
 ABANDON = "JOINER_ABANDON_CLUSTER"
-"""Environment variable: name of an unreachable cluster that the user gives up. Its instances are
-terminated without draining."""
+"""Environment variable: name of an unreachable cluster without which the user allows a destroy. Its
+instances are terminated without a drain."""
 
 Wire = dict[str, Any]
 
 
 class ClusterGoneError(Exception):
-    """EKS returns that the cluster does not exist."""
+    """EKS reports that the cluster does not exist."""
 
 
 class ClusterUnreachableError(Exception):
@@ -103,7 +104,7 @@ class ClusterLocation:
 
 
 class Objects(Protocol):
-    """The requests that all users of a cluster's API need: a part of `ClusterApi`.
+    """The requests to an API server that most code here needs: a part of `ClusterApi`.
 
     `path` is the URL path of an object or a collection, such as `/api/v1/nodes`.
     """
@@ -158,7 +159,7 @@ class ClusterApi:
         """Return a client of the cluster's API server, without calling the API server.
 
         Args:
-            location: of the cluster.
+            location: the location of the cluster.
             patience_seconds: how long a request is retried without an answer; 0 for no retry.
             say: receives one line when a request is retried.
 
@@ -211,7 +212,7 @@ class ClusterApi:
         body: Wire | None = None,
         content_type: str = "application/json",
     ) -> Wire:
-        """Send a request and return the answer; retry while the API server does not answer.
+        """Send a request and return the response body; retry while the API server does not answer.
 
         Raises:
             ApiError: the API server returned an error.
@@ -262,8 +263,8 @@ def require_abandoned(
 ) -> None:
     """Return only if the user allowed a destroy without the cluster.
 
-    The user allows it by the variables FORGET and, if the cluster may exist, ABANDON in
-    `environment`. `problem` is the failed attempt to reach the cluster.
+    The user allows it by the variables `FORGET` and, if the cluster may exist, `ABANDON` in
+    `environment`. `problem` is the error of the attempt to reach the cluster.
 
     An API server that does not answer does not prove that its cluster was deleted: a VPN that is
     off, an expired certificate and a failing credential plugin have the same effect.
@@ -325,7 +326,7 @@ def server_of(kubeconfig: Path) -> Configuration:
     """Return the API server of a kubeconfig's current context, without calling it.
 
     Raises:
-        ClusterUnreachableError: it has no API server or no credentials; says what is missing.
+        ClusterUnreachableError: the kubeconfig has no API server or no credentials; says which.
 
     """
     from kubernetes.config import ConfigException

@@ -92,16 +92,17 @@ class DiscoveryTags(pulumi.ComponentResource):
 def check_existing_tags(
     args: DiscoveryTagsArgs, options: pulumi.InvokeOptions
 ) -> DiscoveryTagsArgs:
-    """Check the existing tags of the resources, and leave out the cluster tags that exist.
+    """Check the existing tags of the resources, and leave out tags of the cluster that exist.
 
     Resources whose IDs are not known yet are not checked.
 
     Returns:
-        The arguments with `left_alone` set: existing cluster tags `owned` or `shared` that this
-        installation did not set.
+        The arguments with `left_alone` set: the tags `kubernetes.io/cluster/<cluster>` that exist
+        with the value `owned` or `shared`, and that this installation did not set.
 
     Raises:
-        ConfigError: a resource has a tag with one of the keys that this installation did not set.
+        ConfigError: a resource has a tag that this installation did not set, with a key that the
+            program is about to set.
 
     """
     if not known(args.cluster_name):

@@ -43,7 +43,10 @@ def controller_role(cluster: str, prefix: str = PREFIX) -> str:
 
 
 def role_description(title: str, cluster: str) -> str:
-    """Return the description of a role of a created cluster; IAM completes the role's name."""
+    """Return the description of a role of a created cluster; it identifies the role.
+
+    The role's name ends with random characters.
+    """
     return f"{title} of the EKS cluster {cluster}"
 
 

@@ -166,8 +166,8 @@ def irsa_trust(provider_arn: str, issuer: str, *, namespace: str, service_accoun
     Args:
         provider_arn: ARN of the cluster's OIDC provider in IAM.
         issuer: URL of the cluster's OIDC issuer.
-        namespace: of the service account.
-        service_account: its name.
+        namespace: the namespace of the service account.
+        service_account: the name of the service account.
 
     """
     host = issuer.removeprefix("https://")

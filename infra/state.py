@@ -1,4 +1,4 @@
-"""What the stack's state had before this run of the program, as the engine reads it."""
+"""What the stack's state contained before this run of the program, as the engine reads it."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ def refuse_foreign_cluster(
     """Check that the stack can create or update the cluster, before anything is created.
 
     Args:
-        location: of the cluster.
+        location: the location of the cluster.
         installation: value of the tag on what the stack created.
         is_recorded: returns whether the stack's state has a cluster.
 

@@ -18,7 +18,10 @@ from infra.policies import Place
 
 @dataclass(frozen=True, kw_only=True)
 class EksCluster:
-    """The facts of an EKS cluster; each may be an output, known once the cluster is created."""
+    """The facts of an EKS cluster that other components need, such as name and endpoint.
+
+    Each may be an output, known once the cluster is created.
+    """
 
     name: pulumi.Input[str]
     """Name of the EKS cluster."""
@@ -73,8 +76,9 @@ class EksCluster:
         Args:
             cluster: the Pulumi resource.
             subnet_ids: subnets where nodes may launch.
-            ip_family: of pods and services. It decides which policies the node role has, so it
-                must be known early. The program raises `ConfigError` if the cluster has another.
+            ip_family: IP family of pods and services. It decides which policies the node role has,
+                so the program must know it before the cluster exists. The program fails with
+                `ConfigError` if the cluster has another.
 
         """
         family = cluster.kubernetes_network_config.apply(lambda it: it and it.ip_family)
@@ -158,7 +162,10 @@ def _of_family(endpoint: str, found: str | None, *, stated: IpFamily) -> str:
 def kubernetes_provider(
     cluster: EksCluster, name: str = "kubernetes", opts: pulumi.ResourceOptions | None = None
 ) -> kubernetes.Provider:
-    """Return the cluster's Kubernetes provider, by its kubeconfig or by `aws eks get-token`."""
+    """Return the Kubernetes provider for the cluster.
+
+    It connects by the cluster's kubeconfig, or by `aws eks get-token` if there is none.
+    """
     # The SDK would store this variable in the state, and later refreshes and destroys would use it.
     os.environ.pop(FORGET, None)
     return kubernetes.Provider(

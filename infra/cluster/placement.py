@@ -21,7 +21,7 @@ INTERNET_GATEWAY = "igw-"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The subnets and security groups of nodes. If a field is empty, the cluster's own apply."""
+    """The subnets and security groups of nodes. If a field is empty, the cluster's are used."""
 
     subnet_ids: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()
@@ -32,10 +32,10 @@ class Placement:
 def find(location: ClusterLocation, subnet_ids: Sequence[str], *, isolated: bool) -> Placement:
     """Return the subnets and security groups with which nodes can join.
 
-    A failed request to AWS is returned as `trouble`, not raised.
+    If a request to AWS fails, the result is empty except for `trouble`, which has the error.
 
     Args:
-        location: of the cluster.
+        location: the location of the cluster.
         subnet_ids: the subnets of the control plane.
         isolated: whether nodes need no route to the internet, because the VPC has endpoints.
 

@@ -154,9 +154,10 @@ ONLY_WITH_CREATE = (
 
 
 def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[str]:
-    """Yield the errors of settings that apply only to a cluster that the stack creates.
+    """Yield an error for each setting that has no effect, because the cluster exists already.
 
-    `given` are the stack's settings as text, by key.
+    Such settings apply only to a cluster that the stack creates (`ONLY_WITH_CREATE`). `given` are
+    the stack's settings as text, by key.
     """
     if config.cluster != "existing":
         return
@@ -295,7 +296,7 @@ def derived_settings(
     namespace: pulumi.Input[str],
     name: pulumi.Input[str],
 ) -> dict[str, pulumi.Input[str]]:
-    """Return the controller's settings that the program derives (`DERIVED`)."""
+    """Return the controller's settings in `DERIVED`, with the values of these arguments."""
     return {
         "CLUSTER_NAME": cluster_name,
         "INSTALLATION": installation,

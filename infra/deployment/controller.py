@@ -218,8 +218,8 @@ def objects(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> list[tuple[str
     in YAML.
 
     Args:
-        args: of the controller.
-        secret: name of the Secret with `secret_environment`; empty if there is none.
+        args: the arguments of the controller.
+        secret: name of the Secret that has `args.secret_environment`; empty if there is none.
 
     """
     monitored = args.metrics_discovery == "service-monitor"
@@ -444,8 +444,8 @@ def deployment_spec(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> dict[s
     Replicas run on different nodes and zones, and never on nodes of a NodePool.
 
     Args:
-        args: of the controller.
-        secret: name of the Secret with `secret_environment`; empty if there is none.
+        args: the arguments of the controller.
+        secret: name of the Secret that has `args.secret_environment`; empty if there is none.
 
     """
     identity = then(args.role_arn, lambda arn: f"{args.identity} {arn}")

@@ -64,7 +64,7 @@ class CustomResources(pulumi.ComponentResource):
 
 @cache
 def definitions() -> Sequence[Wire]:
-    """Return the CRDs in the files of `crds/`, in the order of file names; not to be changed."""
+    """Return the CRDs in the files of `crds/`, in the order of file names; do not change them."""
     return tuple(yaml.safe_load(path.read_text()) for path in sorted(RENDERED.glob("*.yaml")))
 
 
@@ -91,12 +91,13 @@ def refuse_other_kinds(
 ) -> None:
     """Check the cluster's CRDs against `joiner:existingCrds`.
 
-    CRDs in the list must exist and serve our versions. Any other CRD that exists must have been
-    created by Pulumi, and must not have the annotation of another installation. If the cluster does
-    not answer, nothing is checked: the provider that connects next reports the failure.
+    CRDs in the list must exist and serve the versions that Joiner uses. Any other CRD that exists
+    must have been created by Pulumi, and must not have the annotation of another installation. If
+    the cluster does not answer, nothing is checked: the provider that connects next reports the
+    failure.
 
     Raises:
-        ConfigError: a CRD is missing, does not serve our versions, or belongs to another tool;
+        ConfigError: a CRD is missing, does not serve these versions, or belongs to another tool;
             says what to set.
 
     """

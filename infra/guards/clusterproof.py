@@ -46,7 +46,7 @@ def refuse_left(location: ClusterLocation, installation: str) -> None:
     """Check that nothing of the cluster and its network is left in AWS.
 
     Raises:
-        ClusterLeftError: something is.
+        ClusterLeftError: something is left.
 
     """
     if left := [*_cluster(location, installation), *_network(location, installation)]:

@@ -47,7 +47,7 @@ STAYING: Mapping[str, tuple[str, ...]] = {
     "queue": ("aws:sqs/", "aws:cloudwatch/"),
     "nodes": ("pulumi-python:dynamic/joiner:", "joiner:dynamic/joiner:"),
 }
-"""Prefixes of the resource types that are retained, by a key of `retainOnDelete`.
+"""Prefixes of the resource types that are retained, by a value in `retainOnDelete`.
 
 Instance profiles and Pod Identity associations are deleted all the same. Nodes are retained if no
 resource that drains or terminates them is deleted."""
@@ -63,9 +63,9 @@ class WouldBeDeletedError(Exception):
 class DeletionGuard(RegisteredResource, module="joiner", name="DeletionGuard"):
     """Records what the stack created, and refuses changes that would delete it unconfirmed.
 
-    The guard that is created first checks each change before anything happens. A guard that is
-    created later is deleted earlier, and checks whether the rest may be deleted when the stack is
-    destroyed.
+    A stack has several guards. The one that is created first checks each change before anything
+    happens. The engine deletes resources in the reverse order. So a guard that is created later
+    checks in a destroy whether the resources created before it may be deleted.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class DeletionGuard(RegisteredResource, module="joiner", name="DeletionGuard"):
         """Record what the stack created.
 
         Args:
-            name: of the resource.
-            location: of the cluster.
+            name: the name of the resource.
+            location: the location of the cluster.
             made: names of the created resources, by keys of `TITLES`.
             installation: value of the tag on what the program created.
             fixed: settings whose change replaces the cluster, by key.
@@ -100,7 +100,7 @@ class DeletionGuard(RegisteredResource, module="joiner", name="DeletionGuard"):
                 reads it.
             outlives_cluster: whether the stack creates the cluster and this guard is deleted
                 after it. The guard then proves that nothing of the cluster is left in AWS.
-            opts: of the resource.
+            opts: the options of the resource.
 
         """
         props = {
@@ -178,8 +178,8 @@ def _obstacles_to_end(props: Mapping[str, Any]) -> list[str]:
 def staying(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:
     """Return resource options that keep resources in AWS if `key` is in `retaining`.
 
-    `key` is a key of `retainOnDelete`, which names the types of these resources. `retaining` is the
-    value of that setting.
+    `key` is one of the values that `retainOnDelete` allows, and decides the types of the resources
+    (`STAYING`). `retaining` is the value of that setting.
     """
 
     def retained(

@@ -38,7 +38,7 @@ _WINDOWS = ("windowsNodes", "nodeRole", "namePrefix", "iamPath")
 
 @dataclass(frozen=True, kw_only=True)
 class Needed:
-    """A type of object that nodes depend on: its title, and what deletes or retains it."""
+    """A type of object that nodes depend on, and the settings that delete or retain it."""
 
     title: str
     """Title in messages; {arn} is replaced by the identifier of the object."""
@@ -47,7 +47,7 @@ class Needed:
     """The settings whose change deletes or replaces the object."""
 
     retained_by: str = ""
-    """The key of `retainOnDelete` by which the object stays in AWS when it leaves the stack."""
+    """The value in `retainOnDelete` that keeps the object in AWS when it leaves the stack."""
 
 
 NEEDED: Mapping[str, Needed] = {
@@ -114,7 +114,7 @@ def refusals_of_end(props: Mapping[str, Any]) -> Iterator[str]:
     """Yield why a destroy that leaves nodes running is refused: it would delete what they need.
 
     Args:
-        props: what the state recorded, as for `refusals`.
+        props: the properties of the `DeletionGuard` in the state, as `olds` of `refusals`.
 
     """
     retained, needed = props["retained"], props["needed"]
@@ -137,8 +137,8 @@ def refusals(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
     """Yield why a change is refused: what nodes depend on would be deleted or replaced.
 
     Args:
-        olds: what the state recorded: `needed` as `Needs`, and `settings` by their names.
-        news: the same of the change.
+        olds: the properties of the `DeletionGuard` in the state, with `needed` and `settings`.
+        news: the same properties as the program declares them now.
 
     """
     lost = list(_lost(olds, news))

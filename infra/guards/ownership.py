@@ -69,7 +69,7 @@ ABSENT_CODES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The names that the program uses in AWS, and which optional resources it creates.
+    """The names that the program uses in AWS, and the optional resources that it creates.
 
     A stack's state stores it, so a field that is added later needs a default.
     """
@@ -242,19 +242,19 @@ def refuse_other_account(location: ClusterLocation, account: str) -> None:
 def refuse_taken(
     given: Given, *, location: ClusterLocation, installation: str, recorded: AbstractSet[Logical]
 ) -> dict[Logical, Name]:
-    """Look up every name that the program gives in AWS.
+    """Check that no other owner has a resource with a name that the program uses in AWS.
 
     Args:
         given: the names.
-        location: of the cluster; gives the region and endpoint of the requests.
+        location: the location of the cluster; gives the region and endpoint of the requests.
         installation: value of the tag on what the program created itself.
         recorded: the resources in the stack's state.
 
     Returns:
-        Existing resources with the tag, by the program's resource. The stack's state may not have
-        them, after an `up` that was killed or if the state was lost. Those that cannot be imported
-        have no identity: Pulumi imports no resource that is in the state, and none that it would
-        replace.
+        The names of existing resources with the tag, by type and logical name in the program. The
+        stack's state may not have them, after an `up` that was killed or if the state was lost.
+        `identity` is empty if Pulumi cannot import the resource: it imports none that is in the
+        state, and none that it would replace.
 
     Raises:
         ConfigError: other resources have some of the names; lists them, their tags, and what to
@@ -301,8 +301,8 @@ def tags_of(key: str, name: str, location: ClusterLocation) -> Tags | None:
     """Return the tags of a resource that the program creates, None if it does not exist.
 
     Args:
-        key: of the setting of the resource, such as `nodeRole`; or `network`.
-        name: of the resource; the ID of a network.
+        key: the key of the resource's setting, such as `nodeRole`; or `network`.
+        name: the name of the resource, or the ID of the network.
         location: gives the region and endpoint of the requests.
 
     """

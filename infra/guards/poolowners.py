@@ -62,13 +62,13 @@ class PoolOwners(RegisteredResource, module="joiner", name="PoolOwners"):
         """Record the NodePools.
 
         Args:
-            name: of the resource.
+            name: the name of the resource.
             cluster: the cluster of the NodePools.
             pools: names of the NodePools.
             stack: organization/project/stack, which applies them.
             has_controller: whether the stack also manages the controller; then `Drain` checks
                 all NodePools, and `RemovalProof` each refresh.
-            opts: of the resource.
+            opts: the options of the resource.
 
         """
         props = {

@@ -76,11 +76,11 @@ class RemovalProof(RegisteredResource, module="joiner", name="RemovalProof"):
         """Record the names.
 
         Args:
-            name: of the resource.
+            name: the name of the resource.
             cluster: the controller's cluster.
             made: the names in AWS, as `Given.plain` returns them; the state stores them unchanged.
             installation: value of the tag on what the program creates.
-            opts: of the resource.
+            opts: the options of the resource.
 
         """
         props = {**cluster.location, "installation": installation, "made": made}
@@ -118,7 +118,8 @@ def refuse_unreachable(
 ) -> None:
     """Check that a refresh can reach the cluster's API server.
 
-    The check is skipped if the user gave the cluster up, and passes if the cluster does not exist.
+    The check is skipped if `ABANDON` in `environment` names the cluster. It passes if the cluster
+    does not exist.
 
     Raises:
         RefreshBlockedError: the API server does not answer, and EKS has the cluster or does
@@ -137,9 +138,9 @@ def refuse_unreachable(
 
 @dataclass(kw_only=True)
 class Sweep:
-    """Deletes those of some AWS resources that have the installation's tag, until none is found.
+    """Deletes the `candidates` that have the installation's tag, until none is found.
 
-    `candidates` are the names of the resources.
+    `candidates` are the names that resources of the program have in AWS.
     """
 
     candidates: Sequence[Name] = field(kw_only=False)

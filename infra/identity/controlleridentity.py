@@ -24,7 +24,7 @@ from infra.policies import Place
 
 
 class ForeignAssociationError(Exception):
-    """An association not of this stack gives the controller's service account another role."""
+    """The service account has a Pod Identity association that the stack did not create."""
 
     def __init__(self, cluster: str, association: dict[str, Any]) -> None:
         account = f"{association['namespace']}/{association['serviceAccount']}"
@@ -46,7 +46,7 @@ def provider_arn(place: Place, issuer: str) -> str:
 def refuse_unusable_provider(
     wanted: Presence, *, place: Place, issuer: str, stack: str, iam: Any
 ) -> None:
-    """Check that the cluster's OIDC provider exists in IAM, or not, as the setting says.
+    """Check that the cluster's OIDC provider exists in IAM, or does not, as the setting says.
 
     Args:
         wanted: the value of `joiner:oidcProvider`.
@@ -89,13 +89,13 @@ def refuse_unusable_provider(
 def delete_earlier_provider(iam: Any, arn: str, stack: str) -> None:
     """Delete an OIDC provider that the stack created, but that its state does not have.
 
-    It stays in IAM when the identity changes, or when an `up` is killed while it is created. The
-    stack is about to create it again with the same ARN, and IAM would refuse that. Roles that
-    trust it trust the new one.
+    It stays in IAM when the setting `identity` changes, or when an `up` is killed while it is
+    created. The stack is about to create it again with the same ARN, and IAM would refuse that.
+    Roles that trust the earlier provider trust the new one, because its ARN is the same.
 
     Args:
         iam: boto3's IAM client.
-        arn: of the provider.
+        arn: the ARN of the provider.
         stack: organization/project/stack, the value of a tag on what the stack created.
 
     """

@@ -333,8 +333,8 @@ def controller_policies(
 ) -> list[str]:
     """Return the titles of the controller's policies, which are part of their names.
 
-    Each argument is whether the controller has the policy of this name. `extra` is the policy with
-    the statements that the user adds.
+    Each argument is whether the controller has the optional policy for that purpose. `extra` is the
+    policy with the statements that the user adds.
     """
     titles = ["NodeLifecycle", "LaunchTemplates", "IAMIntegration", "EKSIntegration"]
     asked = {

@@ -72,12 +72,12 @@ def is_destroy(arguments: Sequence[str]) -> bool:
 
 @cache
 def is_replacing() -> bool:
-    """Whether a `pulumi up --replace` started this program: it replaces what the user names."""
+    """Whether `pulumi up --replace` started this program, to replace resources that it names."""
     return any(is_replacement(arguments) for arguments in _ancestors())
 
 
 def is_replacement(arguments: Sequence[str]) -> bool:
-    """Whether a command line is of the engine, and replaces resources that have not changed."""
+    """Whether a command line is Pulumi's, and asks to replace resources (`--replace`)."""
     return any(word.partition("=")[0] in REPLACE for word in _words_of_engine(arguments))
 
 

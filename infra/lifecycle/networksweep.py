@@ -93,13 +93,13 @@ class NetworkSweep(RegisteredResource, module="joiner", name="NetworkSweep"):
         """Record the VPC.
 
         Args:
-            name: of the resource.
-            location: of the cluster.
+            name: the name of the resource.
+            location: the location of the cluster.
             vpc: ID of the VPC that the stack creates. None if the cluster is in another one: then
                 only the cluster's own controllers delete load balancers there.
             installation: value of the tag on what the program created.
             retained: whether cluster and VPC stay in AWS; then nothing is deleted.
-            opts: of the resource.
+            opts: the options of the resource.
 
         """
         props = {

@@ -2,8 +2,8 @@
 
 `pulumi destroy` runs the provider that a resource's state holds, pickled, with the version of the
 program that is installed then. A state therefore holds only the name of the function `provider`
-and a kind. This module is never renamed, and no kind of a released version is removed from
-`PROVIDERS`. The classes behind the kinds may be moved and renamed.
+and a kind, which is a key of `PROVIDERS`. This module is never renamed, and no kind of a released
+version is removed from `PROVIDERS`. The classes behind the kinds may be moved and renamed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RegisteredProvider(ResourceProvider):
 class UnknownProvider(RegisteredProvider):
     """The provider of a kind of resource that only a later version of the program knows.
 
-    Such a resource is in the state after a rollback. It is not changed, and when it is
-    removed from the state nothing that it stands for is deleted.
+    A resource of such a kind is in the state after a rollback. It is not changed. When it is
+    removed from the state, nothing is deleted in AWS or in the cluster.
     """
 
     def __init__(self, kind: str) -> None:

@@ -26,8 +26,9 @@ def rule(location: ClusterLocation, name: str) -> None:
 
 
 def role(location: ClusterLocation, name: str) -> None:
-    """Delete an IAM role with its policies. It must not be in another instance profile than the
-    one of its own name.
+    """Delete an IAM role with its policies.
+
+    The role is removed from the instance profile of the same name. It must not be in any other.
     """
     iam = location.client("iam")
     with contextlib.suppress(iam.exceptions.NoSuchEntityException):

@@ -47,13 +47,15 @@ def delete_unused(
     """Delete the shared objects that nothing else uses, as the last step of a destroy.
 
     Args:
-        props: of the location; `installation`; `retained`; and `shared`, with the names of CRDs in
-            `definitions`, the ARN of an `oidcProvider`, and `agent`, if the stack created them.
+        props: as `DeletionGuard` records them: the fields of the location; `installation`;
+            `retained`; and `shared`, with the names of CRDs in `definitions`, the ARN of an
+            `oidcProvider`, and `agent`, if the stack created them.
         clock: measures the wait for the deletion.
         say: receives what is kept, and why.
 
     Raises:
-        ClusterNotAbandonedError: the cluster does not answer, and the user did not give it up.
+        ClusterNotAbandonedError: the cluster does not exist or does not answer, and the user did
+            not allow a destroy without it.
 
     """
     shared, location = props["shared"], ClusterLocation.of(props)

@@ -90,7 +90,7 @@ class Cluster(Objects, Protocol):
     """The requests of a drain to the cluster."""
 
     def merge(self, path: str, change: Wire) -> None:
-        """Change an object."""
+        """Change an object by a JSON merge patch."""
 
 
 class Cloud(Protocol):
@@ -135,6 +135,8 @@ class Draining:
     def run(self) -> None:
         """Delete the NodePools, wait until all nodes are drained, then delete the EC2NodeClasses.
 
+        After `timeout_seconds`, or if no controller runs, terminate the remaining instances.
+
         Raises:
             ForeignNodePoolsError: NodePools of others exist; nothing has been deleted.
 
@@ -149,7 +151,7 @@ class Draining:
     def refusals(self, pools: Sequence[Wire] | None = None) -> list[str]:
         """Return why the NodePools may not be deleted; empty if they may.
 
-        `pools` are all NodePools of the cluster; None to read them from it.
+        `pools` are all NodePools of the cluster; if None, they are read from it.
         """
         pools = self._pools() if pools is None else pools
         foreign = sorted(_described(pool) for pool in pools if not _owner(pool))
@@ -352,14 +354,15 @@ def prove_nothing_is_left(
 
 
 def drain(props: Mapping[str, Any]) -> None:
-    """Drain the cluster. If the user gave it up, terminate its instances by tag.
+    """Drain the cluster, or terminate its instances by tag if it cannot be reached.
 
     Args:
         props: as `Drain` records them.
 
     Raises:
         ForeignNodePoolsError: NodePools of others exist; nothing has been deleted.
-        ClusterNotAbandonedError: the cluster does not answer, and the user did not give it up.
+        ClusterNotAbandonedError: the cluster does not exist or does not answer, and the user did
+            not allow a destroy without it.
 
     """
     location = ClusterLocation.of(props)
@@ -376,7 +379,7 @@ def drain(props: Mapping[str, Any]) -> None:
 
 
 def drain_refusals(props: Mapping[str, Any]) -> list[str]:
-    """Return why a drain would be refused, without changing anything; empty if it would not.
+    """Return why a drain would be refused; empty if it would not. Nothing is changed.
 
     `props` are the properties that `Drain` records.
     """
@@ -430,7 +433,7 @@ class _NothingLeftProvider(StatefulProvider):
 
 @dataclass(frozen=True, kw_only=True)
 class DrainArgs:
-    """The cluster to drain, how long, and what may be deleted."""
+    """The cluster to drain, how long the drain may take, and what may be deleted."""
 
     cluster: EksCluster
     installation: str
@@ -511,10 +514,10 @@ class Installation(RegisteredResource, module="joiner", name="Installation"):
         """Record the installation.
 
         Args:
-            name: of the resource.
-            location: of the cluster.
+            name: the name of the resource.
+            location: the location of the cluster.
             installation: value of the tag `joiner.dev/installation`.
-            opts: of the resource.
+            opts: the options of the resource.
             made_at: creation time of an existing cluster, to detect that it was created again;
                 empty if it is unknown.
 

@@ -24,7 +24,7 @@ COMPONENT: Final = "joiner:infra:Joiner"
 CLUSTER: Final = "joiner:infra:EksCluster"
 
 LOCATING: Final = ("name", "region")
-"""The facts of a cluster that a program must state; the program may leave the others to EKS."""
+"""The facts of a cluster that a program must state. The others are read from EKS if omitted."""
 
 PRIMITIVES: Final[Mapping[Any, str]] = {
     bool: "boolean",

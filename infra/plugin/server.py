@@ -57,7 +57,8 @@ class Package(Provider):
         """Create the component, and return its URN and outputs.
 
         Raises:
-            RunError: an argument or a setting cannot be used, or a name is taken.
+            RunError: an argument or a setting cannot be used, or a resource of another owner has
+                one of the names.
 
         """
         if resource_type != COMPONENT:
@@ -69,7 +70,7 @@ class Package(Provider):
 
 
 class PackageServicer(ProviderServicer):
-    """Answers the engine for the component and for the resources of its providers."""
+    """Answers the engine's calls for the component, and for resources with providers of Joiner."""
 
     def __init__(self, provider: Provider, args: list[str], engine: str) -> None:
         super().__init__(provider, args, engine)

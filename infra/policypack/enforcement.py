@@ -33,8 +33,8 @@ def check_against_rules(
 ) -> pulumi.ResourceTransformationResult | None:
     """Check a resource's inputs if there are rules for its type.
 
-    This is a Pulumi transformation. It returns the same inputs, of which outputs are checked once
-    they are known; None if there are no rules.
+    This is a Pulumi transformation. It returns the same inputs, in which each output is checked
+    once its value is known; None if there are no rules.
 
     Raises:
         RuleBrokenError: a text among the inputs breaks a rule.

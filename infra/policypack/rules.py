@@ -7,7 +7,7 @@ program. This module does not import Pulumi.
 
 * no wildcards      only actions that read may use `*` on all resources
 * no foreign trust  only EC2, EKS and the controller's service account may assume a role
-* no escalation     of IAM, only actions that pass the node role are allowed
+* no escalation     of IAM's actions, only PassRole and those on instance profiles are allowed
 * no open queue     a queue policy needs a condition on the sender
 * no open cluster   Kubernetes rules name each permission, and none that grants more of them
 """
