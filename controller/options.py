@@ -402,7 +402,7 @@ class Options:
     surge_single_replicas: Annotated[
         bool,
         doc("""
-            Whether a drain rolls out Deployments with one replica, so that the new pod runs before
+            Whether a drain restarts Deployments with one replica, so that the new pod runs before
             the old one is evicted. It applies to pods with the annotation `joiner.dev/surge:
             "true"`. The controller needs the right to patch Deployments, which the Pulumi program
             grants with this setting.
@@ -616,8 +616,9 @@ class Options:
         int,
         Range(-1),
         doc("""
-            Memory limit of the container, in bytes; -1 means no limit. From 90 % of the limit, the
-            controller collects garbage at once and logs a warning with its memory use.
+            Memory limit of the container, in bytes; -1 means no limit. When memory use reaches 90 %
+            of the limit, the controller runs Python's garbage collection and logs a warning with
+            its memory use.
         """),
     ] = -1
 
@@ -625,7 +626,8 @@ class Options:
         Count,
         doc("""
             CPU request of the container, in millicores. It determines how many objects each
-            controller reconciles concurrently: from 10 or 100 with 1 CPU to 1,000 or 5,000 with 60.
+            reconciler processes concurrently: depending on the reconciler, 10 or 100 with 1 CPU,
+            and up to 1,000 or 5,000 with 60 CPUs.
         """),
     ] = 1000
 

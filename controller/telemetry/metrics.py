@@ -610,12 +610,12 @@ class Metrics:
         )  # fmt: skip
         self._advised_nodes = gauge(
             "joiner_disruption_advised_nodes",
-            "Nodes that would be disrupted now in the mode recommend or observe.",
+            "Nodes whose disruption the mode recommend or observe prevents now.",
             "mode",
         )
         self._advised_saving = gauge(
             "joiner_disruption_advised_saving_dollars_per_hour",
-            "Saving of these disruptions in $/h.",
+            "Saving in $/h of the disruptions that the mode recommend or observe prevents now.",
             "mode",
         )
         self._last_check = gauge(
@@ -628,7 +628,8 @@ class Metrics:
         )
         self._cluster_bound = gauge(
             "joiner_cluster_lower_bound_dollars_per_hour",
-            "Lower bound in $/h of the cost of nodes for the same pods, at the same time.",
+            "Lower bound in $/h of the cost of nodes for all pods, when consolidation last found "
+            "nothing to do.",
         )
         self._history_decisions = gauge(
             "joiner_disruption_history_decisions",
@@ -643,7 +644,8 @@ class Metrics:
         )  # fmt: skip
         self._history_pods = gauge(
             "joiner_disruption_history_pods",
-            "Pods that disruption commands moved, and those of them that run again.",
+            "Pods that disruption commands evicted (moved), and their successors that run "
+            "(running).",
             "outcome",
         )
         self._history_lost = gauge(

@@ -343,7 +343,7 @@ class StackConfig(InstallationSettings):
     """URL of one endpoint for all AWS APIs, such as a mock of AWS. The default is AWS."""
 
     kubeconfig: str | None = None
-    """Path of a kubeconfig, relative to the home directory (`~`) or to the project, so that the
+    """Path of a kubeconfig. If it is below the home directory (`~`) or relative to the project, the
     stack can also be destroyed from another machine. By default the program uses the EKS endpoint
     and `aws eks get-token`."""
 
@@ -361,7 +361,7 @@ class StackConfig(InstallationSettings):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The settings that the component has too, by field."""
+        """The settings that the component `Joiner` has too, by field."""
         fields = dataclasses.fields(InstallationSettings)
         return {member.name: getattr(self, member.name) for member in fields}
 
