@@ -1,7 +1,8 @@
 """Drift of an instance from its EC2NodeClass.
 
-The hashed fields are those that the annotation `karpenter.k8s.aws/ec2nodeclass-hash` covers. They
-are compared by this hash, all others by their current values.
+The hashed fields of the EC2NodeClass are those that its annotation
+`karpenter.k8s.aws/ec2nodeclass-hash` covers. They are compared by this hash. The AMIs, subnets,
+security groups, capacity reservations and placement group that it selects are compared one by one.
 """
 
 from __future__ import annotations

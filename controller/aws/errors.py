@@ -287,7 +287,7 @@ class FleetError:
 
     @property
     def is_insufficient_capacity(self) -> bool:
-        """Whether another offering may have capacity."""
+        """Whether another offering, or the same one later, may be launched."""
         return self.code in INSUFFICIENT_CAPACITY or self.is_full_group
 
     @property

@@ -368,7 +368,10 @@ class AWSCloudProvider:
         return await self._instances.all()
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which capacity reservations end soon: capacity blocks within 40 minutes."""
+        """Return those of the capacity reservations that end soon.
+
+        These are capacity blocks that end within 40 minutes.
+        """
         found = await self._reservations.find([SelectorTerm(id=i) for i in reservation_ids])
         now = datetime.now(UTC)
         return [reservation.id for reservation in found if reservation.is_expiring(now)]
@@ -443,7 +446,7 @@ class AWSCloudProvider:
         return self._shift.away
 
     def mark_unavailable(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Mark an offering as unavailable for 3 minutes."""
+        """Mark an offering as unavailable for 3 minutes, or longer after repeated marks."""
         self._unavailable.mark(instance_type, zone, capacity_type)
 
     def record_capacity(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:

@@ -72,7 +72,7 @@ class Unavailable:
         self._everywhere = 0
 
     def mark(self, instance_type: str, zone: str, capacity_type: str, *, group: str = "") -> None:
-        """Avoid one offering; with `group` (a placement group ID), only in that placement group."""
+        """Avoid one offering; with `group` (see `PlacementGroup.part`), only in that group."""
         self._add(CapacityMark(instance_type, zone, capacity_type, group))
 
     def mark_group(self, group: str, zone: str) -> None:
@@ -150,7 +150,7 @@ class Unavailable:
         return self._sequence[instance_type] + self._everywhere
 
     def sweep(self) -> int:
-        """Expire old marks; return a number that grows with every change of any mark."""
+        """Remove expired marks; return a number that grows with every change of any mark."""
         now = self._clock()
         for mark in [mark for mark in self._active if self._refused[mark].until <= now]:
             self._active.remove(mark)

@@ -68,7 +68,7 @@ def problems(kubelet: Mapping[str, Any]) -> list[str]:
 
 
 def closed(kubelet: Mapping[str, Any]) -> str:
-    """Return the error of the settings with a CEL expression if the gate NodeClassCEL is off.
+    """Return why settings with CEL expressions are invalid while the gate NodeClassCEL is off.
 
     It is empty if no setting has an expression. The caller checks the gate.
     """

@@ -40,7 +40,7 @@ SAME_ON_A_NODE = (f"{NVIDIA}/driverVersion", f"{NVIDIA}/cudaDriverVersion")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of GPU: the attributes and the memory that its driver publishes."""
+    """A GPU model: the attributes and the memory that the DRA driver publishes for it."""
 
     product: str
     architecture: str

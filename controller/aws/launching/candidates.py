@@ -205,7 +205,10 @@ class Writer:
 
 
 def market(offering: Offering) -> str:
-    """Return the market type of a capacity reservation; empty for an ordinary one."""
+    """Return the market type of an offering's capacity reservation.
+
+    It is empty unless the reservation is a capacity block or interruptible.
+    """
     carried = offering.requirements
     if carried.get(RESERVATION_TYPE) == CAPACITY_BLOCK:
         return CAPACITY_BLOCK

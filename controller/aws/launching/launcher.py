@@ -7,8 +7,9 @@ rejects that request, and the launcher finds the instance by its NodeClaim tag.
 
 Equal NodeClaims share a call (`SharedLaunch`): its ClientToken is derived from the token that they
 carry, and its instances are tagged with that token. The first NodeClaim to be launched makes the
-call for all. A NodeClaim's instance is the one at its position in the order of `cheapest_first`, in
-the response as well as in EC2's list. A NodeClaim for which EC2 launched none is launched alone.
+call for all. The instances in the response, or in EC2's list, are ordered by type (cheapest first)
+and ID, and a NodeClaim's instance is the one at its `SharedLaunch.position`. A NodeClaim for which
+EC2 launched none is launched alone.
 """
 
 from __future__ import annotations
@@ -234,6 +235,7 @@ class Launcher:
         Raises:
             InsufficientCapacityError: no offering that meets the NodeClaim is available now.
             NodeClassNotReadyError: the EC2NodeClass cannot launch instances.
+            NodeClassUnknownError: the EC2NodeClass has not been reconciled yet.
             CreateError: the launch failed; `reason` is the cause.
 
         """
@@ -251,7 +253,10 @@ class Launcher:
         return attempts.instance
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return this installation's instance of a NodeClaim whose status has none, or None."""
+        """Return this installation's instance of a NodeClaim, or None.
+
+        It is for NodeClaims whose status does not name their instance yet.
+        """
         known = self._of(claim).instance or await self._instances.launched_for(claim.metadata.name)
         shared = shared_launch(claim)
         if known is not None or shared is None:

@@ -44,7 +44,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The capacity reservation of a launch template; `market` is empty for an ordinary one."""
+    """The capacity reservation of a launch template.
+
+    `market` is empty unless it is a capacity block or interruptible.
+    """
 
     id: str
     market: str = ""

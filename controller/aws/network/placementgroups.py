@@ -39,7 +39,7 @@ class PlacementGroup:
         return tuple(str(number) for number in range(1, count + 1))
 
     def part(self, partition: str) -> str:
-        """Return the key of a partition in `Unavailable`, which records that EC2 refused it.
+        """Return the key under which `Unavailable` records the refusals of a partition.
 
         If `partition` is empty, it is the key of the whole placement group.
         """

@@ -188,7 +188,7 @@ class InstanceProfiles:
                 await self._delete(profile)
 
     async def collect(self, in_use: Callable[[], Awaitable[Set[str]]]) -> None:
-        """Delete this installation's profiles that no EC2NodeClass uses since its role changed.
+        """Delete this installation's profiles that a change of an EC2NodeClass's role left unused.
 
         It keeps profiles of EC2NodeClasses that were not resolved yet, those younger than
         1 hour, and those of running instances, whose names `in_use` returns.

@@ -1,7 +1,7 @@
 """Resolves the status of an EC2NodeClass, condition by condition.
 
 The message of a False condition says what to change, except where it is Karpenter's word for word:
-`controller.apis.karpenter.nodeclasscauses` adds what to change in events, and in the conditions of
+`controller.apis.karpenter.nodeclasscauses` adds the remedy for events and for the conditions of
 other objects. If AWS is slow, throttles or cannot be reached, the EC2NodeClass keeps its status and
 is reconciled again.
 """

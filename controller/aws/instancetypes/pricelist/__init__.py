@@ -35,7 +35,7 @@ class PriceList:
 
 @cache
 def shipped(region: str) -> PriceList:
-    """Return the price list of a region, or of another one of its partition if it has none."""
+    """Return the price list of a region, or that of another region of its partition."""
     tables = json.loads(PATH.read_text())["regions"]
     if region not in tables:
         region = next(other for start, other in _SUBSTITUTES if region.startswith(start))
