@@ -59,7 +59,7 @@ class Miss(IntEnum):
     """The types have the requested resource, but too little of it."""
 
     OFFERING = 3
-    """EC2 offers the types in another zone or capacity type."""
+    """EC2 offers the types, but only in other zones or capacity types."""
 
     TAINT = 4
     """The types fit, but the pod does not tolerate a taint."""

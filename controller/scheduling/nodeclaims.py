@@ -37,7 +37,7 @@ class LaunchableTypes:
     """The cheapest column per row that meets a NodeClaim's requirements, cheapest first.
 
     `rows`: catalog rows. `prices`: in $/h. `spot`: which columns are spot. `any_spot`: whether any
-    column at all is spot. `capacity`: rows × resources, allocatable capacity.
+    column that meets the requirements is spot. `capacity`: rows × resources, allocatable capacity.
     """
 
     rows: Indices

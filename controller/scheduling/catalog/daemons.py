@@ -31,10 +31,11 @@ class Daemon:
 
 
 def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
-    """Return every DaemonSet as a `Daemon`, ordered by namespace and name.
+    """Return each DaemonSet as a `Daemon`, ordered by namespace and name.
 
     The requests are those of its newest pod, because admission may have changed them. Without a
-    pod they are those of its template, with the defaults of LimitRanges.
+    pod they are those of its template, with the defaults of LimitRanges. A DaemonSet with resource
+    claims is left out if the cluster has no DeviceClass.
     """
     newest = _newest_pods(snapshot.pods)
     result = []

@@ -1,7 +1,7 @@
 """Find the cheapest new nodes for pods, and a lower bound on the cost of any new nodes.
 
 `purchasing` is the entry point, and `problem` defines the packing problem and the axes of arrays. A
-packing is an answer to it; to open a node is to add it to a packing. Further terms:
+packing is a solution of it; to open a node is to add it to a packing. Further terms:
 
     value, worth    of a pod: the cost of its capacity on the cheapest node type, in $/h, estimated
                     by the duals of a linear program or by `firstfit`; of a node: the total value of
@@ -9,7 +9,7 @@ packing is an answer to it; to open a node is to add it to a packing. Further te
     shape           the ratios between the resources of a pod or a node
     pair            a class and a node type. Its column in a linear program is the number of pods of
                     the class on nodes of the type
-    slot            one of the pods of a group that a node takes, if rules limit their number
+    slot            a node's capacity for one pod of a group, if rules limit their number on a node
     bundle          classes of similar shape that the fluid program treats as one class
     stratum         classes of equal size with the same node types and the same types of rules
     family          node types with the same labels and a similar ratio of CPU to memory; in the

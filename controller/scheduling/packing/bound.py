@@ -191,9 +191,10 @@ class WholeProgram:
     """The fluid program with the inequalities that its own solutions violate.
 
     Columns: pods of each class without a node; then node types and pairs of class and node type, as
-    they are added. Rows: classes, limits, then pairs of node type and measure. `_column_of` (node
-    types) and `_row_of` (node types × measures) have the numbers of the columns and rows, −1 if not
-    added yet. `left_out` (classes) is the number of pods without a node in the last solution.
+    they are added. Rows: classes, limits, then node types × measures, as they are added.
+    `_column_of` (node types) and `_row_of` (node types × measures) have the numbers of the columns
+    and rows, −1 if not added yet. `left_out` (classes) is the number of pods without a node in the
+    last solution.
     """
 
     def __init__(self, problem: PackingProblem, existing: ExistingCapacity) -> None:

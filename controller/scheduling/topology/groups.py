@@ -93,9 +93,9 @@ class TopologyGroup:
 
 @dataclass(eq=False, slots=True)
 class TopologyTally:
-    """Pods per domain that concern a topology group.
+    """The numbers of pods per domain that concern a topology group.
 
-    `counts` are the pods that the group counts, `owners` those that state it.
+    `counts` are those of pods that the group counts, `owners` those of pods that state it.
     """
 
     group: TopologyGroup
