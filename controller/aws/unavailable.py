@@ -42,7 +42,7 @@ class CapacityMark(NamedTuple):
 
 
 class QuotaMark(NamedTuple):
-    """An exhausted vCPU quota: it refused an instance of this many vCPUs."""
+    """An exhausted vCPU quota: EC2 refused an instance with `cpus` vCPUs because of it."""
 
     capacity_type: str
     quota: str

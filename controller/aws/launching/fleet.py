@@ -82,6 +82,7 @@ def request(
 
     `token` is the ClientToken, and `context` is the EC2NodeClass's `spec.context`. `count` is the
     number of instances; EC2 may launch fewer.
+
     `market` is `capacity-block`, `interruptible-capacity-reservation` or empty. With `by_priority`,
     EC2 chooses by the prices of NodeOverlays (sent as priorities) instead of by its own prices.
     """

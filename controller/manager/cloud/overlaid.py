@@ -1,5 +1,6 @@
 """A cloud provider whose instance types have NodeOverlays and the fee per node applied.
 
+The fee is the setting NODE_PRICE_PER_HOUR, or the annotation of the NodePool that replaces it.
 NodePools with the same overlays and the same fee share their instance types, which take most of the
 controller's memory.
 """
