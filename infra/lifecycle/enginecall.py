@@ -23,7 +23,7 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def in_words(method: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
-    """Return the method so that the engine shows only the message of this package's exceptions.
+    """Return a wrapped method: of this package's exceptions, the engine shows only the message.
 
     Other exceptions are bugs and keep their traceback. Outside of a call of the engine, such as in
     a test, every exception is raised unchanged.
