@@ -44,6 +44,8 @@ class TerminateFirst(Enum):
 class Candidate:
     """A node that may be disrupted: managed, initialized and not blocked.
 
+    Some functions also return blocked or uninitialized nodes of Joiner as this type.
+
     `price` is the price of its offering in $/h, 0 if unknown. `buffered`: it reserves capacity
     for a capacity buffer. `anchored` names a pod with a volume on the node's disk, or is empty.
     """
@@ -136,7 +138,7 @@ class Command:
 
     @property
     def consolidation_type(self) -> str:
-        """`empty`, `multi` or `single`, as the label of a metric; empty for drift."""
+        """`empty`, `multi` or `single`, as the label of a metric; empty for other reasons."""
         if self.reason is Reason.UNDERUTILIZED:
             return "multi" if len(self.candidates) > 1 else "single"
         return "empty" if self.reason is Reason.EMPTY else ""
@@ -165,10 +167,11 @@ class Verdict:
 class Decision:
     """The commands to execute now, and per node that stays the reason.
 
-    `held_back` names the nodes that only budgets keep. `eligible` is the number of nodes that may
-    be disrupted for each reason. `verdicts` are those of the consolidation policies. `timed_out`:
-    the time limit was reached before all nodes were evaluated. `lower_bound` is a lower bound on
-    the cost of the cluster in $/h; None unless requested and no command was found.
+    `held_back` names the nodes that only wait, as in `Proposal`. `eligible` is the number of nodes
+    that may be disrupted for each reason, whatever budgets allow. `verdicts` are those of the
+    consolidation policies. `timed_out`: the time limit was reached before all nodes were evaluated.
+    `lower_bound` is a lower bound on the cost of the cluster in $/h; None unless requested and no
+    command was found.
     """
 
     commands: tuple[Command, ...] = ()

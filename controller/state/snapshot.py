@@ -32,9 +32,9 @@ from controller.state.nodes import StateNode
 class Snapshot:
     """The state of a cluster at one time.
 
-    `pods` are the bound pods; the pending pods are a separate argument of the engine.
-    `instance_types` are per NodePool name, with overlays applied. `node_pools` are the NodePools
-    that are ready, not static and not being deleted.
+    `pods` are the bound pods that are not terminal; the pending pods are a separate argument of the
+    engine. `instance_types` are per NodePool name, with overlays applied. `node_pools` are the
+    NodePools that are ready, not static and not being deleted.
     """
 
     nodes: tuple[StateNode, ...] = ()

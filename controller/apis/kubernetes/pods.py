@@ -43,7 +43,7 @@ class Container(Wire):
 
 
 class NodeSelectorTerm(Wire):
-    """Expressions that must all match; autoscalers do not support `match_fields`."""
+    """Expressions that must all match; `match_fields` are read only for devices (DRA)."""
 
     match_expressions: list[Requirement] = []
     match_fields: list[Requirement] = []

@@ -71,7 +71,7 @@ class Context:
 
     @cached_property
     def consumed(self) -> Mapping[Reason, Consumption]:
-        """The result of `consumption` for each reason."""
+        """The result of `budgets.consumption` for each reason."""
         nodes = self.problem.snapshot.nodes
         repairs = {Reason.UNHEALTHY: consumption(nodes, Reason.UNHEALTHY)}
         return dict.fromkeys(Reason, consumption(nodes)) | repairs
@@ -99,8 +99,8 @@ class Context:
 class Proposal:
     """The commands of a method, best first, and why the other nodes stay.
 
-    `blocked` maps node names to reasons; `held_back` names the nodes that wait only for budgets,
-    for the rollout of an AMI, or for the pause after a failure.
+    `blocked` maps node names to reasons; `held_back` names the nodes that only wait: for budgets,
+    for an earlier part of a plan, for the rollout of an AMI, or for the pause after a failure.
     """
 
     commands: Sequence[Command] = ()

@@ -1,8 +1,8 @@
 """AMI rollout: replace one node of a NodePool first, and the others once the new AMI is proven.
 
-Other nodes are not disrupted for AMI drift until the new nodes of the NodePool have joined the
-cluster, are ready, and have run for the soak time, `DISRUPTION_IMAGE_SOAK`. The state is derived
-from the cluster alone, so a new leader continues the rollout.
+Other nodes are not disrupted for AMI drift until one new node of the NodePool has run for the soak
+time, `DISRUPTION_IMAGE_SOAK`, and all new nodes that are initialized are ready. The state is
+derived from the cluster alone, so a new leader continues the rollout.
 """
 
 from __future__ import annotations

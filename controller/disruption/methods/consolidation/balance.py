@@ -26,7 +26,8 @@ LEAST_SCORE = 0.5
 class Totals:
     """The price of each Balanced NodePool in $/h, and the cost of disrupting all of it.
 
-    Keys are NodePool names. `disturbance` counts eviction costs; an ordinary pod costs 1.
+    Keys are NodePool names. `disturbance` counts 1 for each node, and the eviction costs of its
+    pods: 1 for an ordinary pod.
     """
 
     price: Mapping[str, float]

@@ -63,7 +63,7 @@ class GangConsolidation:
     reason = Reason.UNDERUTILIZED
 
     def eligible(self, context: Context) -> list[Candidate]:
-        """Return the nodes of the units that may be disrupted within budgets."""
+        """Return the nodes of the units that may be disrupted, whatever budgets allow."""
         now = context.problem.now
         return [
             node

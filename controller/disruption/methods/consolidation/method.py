@@ -48,7 +48,7 @@ class Consolidation:
     reason = Reason.UNDERUTILIZED
 
     def eligible(self, context: Context) -> list[Candidate]:
-        """Return the candidates that consolidation may disrupt within budgets."""
+        """Return the candidates that consolidation may disrupt, whatever budgets allow."""
         return [node for node in _not_empty(context) if obstacle(node, context.problem.now) is None]
 
     def propose(self, context: Context) -> Proposal:

@@ -40,8 +40,9 @@ class Plan:
 
     `present` (nodes × classes) is the number of movable pods on each node under the plan. `bought`
     (classes) is the number of pods that go to new nodes. `leaving` (nodes) marks the nodes to
-    remove. `free` (nodes × resources) is the remaining capacity. `cost` is the cost of all nodes in
-    $/h, evictions included. `placements` counts the searches for a destination.
+    remove. `free` (nodes × resources) is the remaining capacity. `cost` is the cost of the
+    candidates that stay and of new nodes in $/h, evictions included. `placements` counts the
+    searches for a destination.
     """
 
     def __init__(self, model: ClusterModel, evictions: Vector, capacity_price: Matrix) -> None:
@@ -100,8 +101,9 @@ class Plan:
         """Remove all candidates that are not `kept`, and place their pods as the relaxation does.
 
         `kept` (nodes) marks the nodes that stay. `flow` (classes × groups) is the number of pods
-        that each group of nodes receives. `group` (nodes) is the group of each node. Pods without a
-        destination in the relaxation go to any kept node, and then to new nodes.
+        that each group of nodes receives, and `group` (nodes) is the group of each node, as in
+        `RelaxedPlan`. Pods without a destination in the relaxation go to any kept node, and then to
+        new nodes.
         """
         left = np.zeros_like(self.bought)
         for node in np.flatnonzero(self.model.candidate & ~kept).tolist():
@@ -232,7 +234,7 @@ class Plan:
         return count - taken
 
     def lift(self) -> None:
-        """Take all movable pods off their nodes, which stay."""
+        """Take all movable pods off their nodes, which stay; this cannot be undone."""
         self.present[:] = 0
         self.free = self.model.capacity.copy()
         self._journal.clear()

@@ -7,10 +7,10 @@ a price for each eviction. Its solution has few fractional nodes, so it is nearl
 The duals give the value of a pod of each class and the price of remaining capacity, and from these
 the net value of each node. They also give a lower bound on the cost: no plan saves more.
 
-Nodes that admit the same classes form a group, which shares one row per resource. The only error of
-this aggregation is that the solution ignores fragmentation between the nodes of a group. Columns
-for pairs of class and group are generated when their reduced cost is negative. Rows: classes;
-groups × resources; classes with a maximum number of pods per node.
+Nodes that admit the same classes form a group, which shares one row per resource. (Groups of a plan
+are something else.) The only error of this aggregation is that the solution ignores fragmentation
+between the nodes of a group. Columns for pairs of class and group are generated when their reduced
+cost is negative. Rows: classes; groups × resources; classes with a maximum number of pods per node.
 """
 
 from __future__ import annotations
