@@ -1,4 +1,4 @@
-"""The cost of a cluster on the last day, from the Prometheus that scrapes its controller."""
+"""The cost of a cluster in the last 24 h, from the Prometheus that scrapes its controller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Answer(msgspec.Struct):
 
 
 async def read(url: str, until: datetime, selector: str = "") -> list[Point]:
-    """Return the cost of the cluster on the day before `until`, oldest point first.
+    """Return the cost of the cluster in the 24 h before `until`, oldest point first.
 
     A point is the time in RFC 3339, the cost, and the lower bound on the cost of nodes for the same
     pods; both are in $/h. The lower bound is None if Prometheus has none for the time.

@@ -101,7 +101,7 @@ class LiveCluster:
     def frozen(self) -> Callable[[], tuple[World, Sequence[Disruption]]] | None:
         """Return a function that another thread may call; None if the cluster is not read yet.
 
-        It returns the present world, and the recorded decisions.
+        The function returns the present world and the recorded decisions.
         """
         if self._mirror.awaited or not self._mirror.kinds:
             return None

@@ -62,8 +62,8 @@ def answered(
 ) -> dict[str, Any]:
     """Return the answer as JSON-ready values; its `summary` is one sentence.
 
-    A question about the eviction price takes at most `seconds` for each of its two evaluations;
-    others end with `expired`.
+    A question about the eviction price takes at most `seconds` for each of its two evaluations.
+    For the other questions, the solve ends once `expired` returns True.
 
     Raises:
         UnanswerableError: the node or the NodePool does not exist, or the price is not allowed.

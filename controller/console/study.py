@@ -67,7 +67,7 @@ class Cluster(Protocol):
     def frozen(self) -> Callable[[], Recorded] | None:
         """Return a function that another thread may call; None if the cluster is not read yet.
 
-        It returns the present world, and the recorded decisions.
+        The function returns the present world and the recorded decisions.
         """
 
 
@@ -91,11 +91,12 @@ class RecordedCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the cluster is read: a recorded world, or the environment's cluster if it is None.
+    """What is displayed: the recorded world in the file `world`, or a live cluster if it is None.
 
-    `now` is the time of a recorded world; None is the time of the read. `settings` are flags of
-    `run` that replace those of the cluster's controller. Each evaluation takes at most `time_limit`
-    seconds. An unchanged cluster is evaluated again after `interval` seconds; never if it is None.
+    `environ` selects the live cluster. `now` is the time as of which the cluster is evaluated; None
+    is the time of each read. `settings` are flags of `run` that replace those of the cluster's
+    controller. Each evaluation takes at most `time_limit` seconds. An unchanged cluster is
+    evaluated again after `interval` seconds; never if it is None.
     """
 
     world: Path | None = None

@@ -103,7 +103,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=FORMATS,
         default="table",
-        help="wide: nothing is shortened (default: table)",
+        help="format of the output (default: table); wide is a table in which nothing is shortened",
     )
 
 

@@ -20,7 +20,7 @@ def daemon_pods(
     """Yield, as JSON, the pods that the DaemonSets of a recorded world run on these nodes.
 
     The nodes of a DaemonSet are determined as in a solve. A new pod is a copy of an existing pod of
-    the DaemonSet, or of its template.
+    the DaemonSet, or of its template if it has no pod.
     """
     by_key = {key_of(body): body for body in world.get("daemonSets", [])}
     latest_pods = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}

@@ -86,19 +86,19 @@ def disrupt_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--until-steady",
         action="store_true",
-        help="execute the commands and decide again, until no command is left",
+        help="apply the commands to the world in memory and decide again, until none is left",
     )
     parser.add_argument(
         "--ignore-eviction-cost",
         action="store_true",
-        help="consolidate for every saving, whatever the evictions cost",
+        help="consolidate for every saving, even if the evictions cost more",
     )
     parser.add_argument(
         "--write-world",
         type=Path,
         default=None,
         metavar="FILE",
-        help="write the world to FILE as it is after the commands were executed",
+        help="write the world as it would be after the commands to FILE",
     )
     return parser
 
@@ -165,7 +165,9 @@ def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
 
 
 def run_course(problem: DisruptionProblem, *, until_steady: bool, seconds: float) -> Course:
-    """Decide and execute once, or with `until_steady` until a decision has no commands.
+    """Decide once and apply the commands to the problem, which changes no cluster.
+
+    With `until_steady`, do so until a decision has no commands.
 
     Each evaluation, and the computation of the lower bound, takes at most `seconds`.
     """
@@ -182,7 +184,10 @@ def new_course(problem: DisruptionProblem) -> Course:
 
 
 def evaluate(course: Course, seconds: float) -> bool:
-    """Decide once, in at most `seconds`, and execute the commands; return whether there are any."""
+    """Decide once, in at most `seconds`, and apply the commands to the course's problem.
+
+    Returns whether there are any commands.
+    """
     began = time.perf_counter()
     decision = course.decided(deadline(began + seconds))
     if decision.commands and not course.commands:

@@ -28,13 +28,13 @@ class Narrator(Reporter):
         )
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
-        """Write the new nodes for a batch of pods."""
+        """Write the number and the cost of the new nodes for a batch of pods."""
         left = f", {counted(pods_left, 'pod')} not placed" if pods_left else ""
         proven = f", lower bound {bound:.4f} $/h" if bound else ""
         self._write_line(f"{counted(nodes, 'new node')} for {cost:.4f} $/h{proven}{left}")
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:
-        """Write the improved new nodes."""
+        """Write the number and the cost of the new nodes after the rearrangement."""
         self._write_line(f"rearranged: {counted(nodes, 'new node')} for {cost:.4f} $/h")
 
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:

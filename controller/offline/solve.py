@@ -212,5 +212,5 @@ def _print_solved(chosen: argparse.Namespace) -> int:
 
 
 def deadline(end: float) -> Callable[[], bool]:
-    """Return a function that is true after `end`, a time of `time.perf_counter`."""
+    """Return a function that returns True after `end`, a time of `time.perf_counter`."""
     return lambda: time.perf_counter() > end

@@ -141,7 +141,9 @@ def types_file(world: Mapping[str, Any]) -> str | None:
 
 
 def load(world: Mapping[str, Any], *, types: object = None) -> World:
-    """Read a parsed world; `types` is the parsed content of its types file, if it names one.
+    """Return the world of parsed JSON.
+
+    `types` is the parsed content of the world's file of instance types, if it names one.
 
     Raises:
         WorldError: something is missing or malformed.

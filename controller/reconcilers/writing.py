@@ -1,7 +1,7 @@
 """Writes of the reconcilers; the mirror receives each result at once.
 
 A write has the resource version of the object on which it was decided. If the object has changed,
-the write is a conflict and is retried, so that no update is lost.
+the write raises ConflictError and the reconciler runs again, so that no update is lost.
 """
 
 from __future__ import annotations

@@ -46,13 +46,16 @@ class FromMirror(Collector):
             self._cluster = live
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Return nothing, so that the registry does not scrape in order to register."""
+        """Return nothing, so that the registry does not call `collect` in order to register."""
         return []
 
 
 @contextmanager
 def frozen(cluster: Cluster, collectors: Iterable[FromMirror]) -> Iterator[None]:
-    """Make collectors read a copy of the mirror, so that another thread may collect them."""
+    """Make collectors read a copy of the mirror while the block runs.
+
+    Another thread may then call their `collect`.
+    """
     copy = cluster.frozen()
     with ExitStack() as readings:
         for collector in collectors:

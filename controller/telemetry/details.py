@@ -1,7 +1,8 @@
 """Series for every pod, node, NodeClaim and offering, as in Karpenter.
 
-They are off by default, because their number grows with the cluster and the region, often to tens
-of thousands. The series that Karpenter's dashboards use are on while the cluster is small.
+They are off by default (DETAILED_METRICS), because their number grows with the cluster and the
+region, often to tens of thousands. The series that Karpenter's dashboards use are on while they are
+at most NODE_AND_POD_SERIES_LIMIT.
 """
 
 from __future__ import annotations

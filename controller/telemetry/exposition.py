@@ -1,8 +1,9 @@
 """Gauges with a series for each object, and the metrics page.
 
 `prometheus_client` keeps a dictionary for each series, and validates the label names of each
-series. With a series for each pod of a large cluster, that takes seconds, and the event loop has
-only half a CPU meanwhile.
+series. With a series for each pod of a large cluster, that takes seconds, during which the event
+loop has only half a CPU. So `ObjectGauge` keeps only label values and numbers, and `page` writes
+the lines itself.
 """
 
 from __future__ import annotations

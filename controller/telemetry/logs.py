@@ -178,7 +178,7 @@ def configure(
 
 
 def write_sentences() -> None:
-    """Write warnings and errors of this process to stderr as `Sentences`, if nothing else does."""
+    """Write warnings and errors to stderr as `Sentences`, unless a log handler is configured."""
     assert logging.lastResort is not None
     logging.lastResort.setFormatter(Sentences())
 

@@ -194,7 +194,7 @@ class Metrics:
     def conditions_changed(
         self, kind: Kind[Any], before: Sequence[Condition], after: Sequence[Condition]
     ) -> None:
-        """Count the condition transitions of an object."""
+        """Count the condition transitions of an object, and observe how long a status lasted."""
         if kind not in self._transitions:
             return
         for condition in after:
@@ -218,7 +218,7 @@ class Metrics:
             yield
 
     def solved(self, results: Results, controller: str = "provisioner") -> None:
-        """Set the unschedulable pods, cost and lower bound of a scheduling run."""
+        """Set the number of unschedulable pods, the cost and lower bound of a scheduling run."""
         self._unschedulable.labels(controller).set(len(results.unschedulable))
         self._cost.labels(controller).set(results.cost)
         self._lower_bound.labels(controller).set(results.lower_bound)
@@ -232,7 +232,7 @@ class Metrics:
         self._allowed.labels(node_pool, reason.label).set(allowed)
 
     def consuming_budgets(self, node_pool: str, reason: Reason, nodes: int) -> None:
-        """Set the number of a pool's nodes that count against budgets: not ready or disrupted."""
+        """Set how many of a pool's nodes count against budgets: not ready, or being disrupted."""
         self._consuming.labels(node_pool, reason.label).set(nodes)
 
     def decided(self, command: Command) -> None:
@@ -296,7 +296,7 @@ class Metrics:
         self._last_check.set(now.timestamp())
 
     def cluster_cost(self, cost: float, lower_bound: float) -> None:
-        """Set the cost and lower bound, in $/h, of a cluster without possible consolidation."""
+        """Set the cluster's cost and lower bound in $/h, when no consolidation is possible."""
         self._cluster_cost.set(cost)
         self._cluster_bound.set(min(cost, lower_bound))
 
@@ -650,7 +650,7 @@ class Metrics:
         )
         self._history_lost = gauge(
             "joiner_disruption_history_replacements_disrupted",
-            "Replacements that were disrupted within a day.",
+            "Replacements that were deleted within a day of the end of their disruption command.",
         )
         self._allowed = gauge(
             "karpenter_nodepools_allowed_disruptions",
@@ -672,7 +672,7 @@ class Metrics:
         )
         self._message_wait = histogram(
             "karpenter_interruption_message_queue_duration_seconds",
-            "Time between sending a message to the SQS queue and reading it.",
+            "Time between sending a message to the SQS queue and reading it, in seconds.",
         )
         self._unhealthy_statuses = counter(
             "karpenter_interruption_instance_status_unhealthy_total",

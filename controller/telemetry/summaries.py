@@ -65,7 +65,7 @@ class QuantileSummary(Collector):
             self._series.setdefault(labels, _Series()).observe(self._clock(), value)
 
     def describe(self) -> list[Metric]:
-        """Return the name, so that the registry does not collect in order to register."""
+        """Return the name, so that the registry does not call `collect` in order to register."""
         return [Metric(self._name, self._text, "summary")]
 
     def collect(self) -> Iterator[Metric]:

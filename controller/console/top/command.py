@@ -38,9 +38,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="joiner top",
-        description="Show nodes, NodePools, pending pods and decisions in the terminal, with what "
-        "they cost, the lower bound, what happens next and what blocks it. Reads the cluster, or a "
-        "recorded world. The command changes nothing.",
+        description="Show nodes, NodePools, pending pods and decisions in the terminal: the cost "
+        "and a lower bound on it, which nodes would be disrupted now, and what blocks the others. "
+        "Reads the cluster, or a recorded world. The command changes nothing.",
     )
     add_source(parser)
     add_now(parser)

@@ -40,7 +40,7 @@ class Line:
     """One row of a table.
 
     `key` identifies its object; it is empty for the heading of a group, which has one cell.
-    `detail` is the last cell in full.
+    `detail` is the last cell in full. `is_leaving` is True for a node that would be disrupted now.
     """
 
     cells: Cells
@@ -53,7 +53,8 @@ class Line:
 class Sheet:
     """A table whose lines are computed when they are displayed.
 
-    `right` are the columns that are aligned to the right, and `empty` is shown without lines.
+    `right` are the columns that are aligned to the right, and `empty` is the text that is shown if
+    there are no lines.
     """
 
     titles: Cells
@@ -112,7 +113,8 @@ class Column:
 class Arrangement:
     """Which nodes are displayed, grouped by a key and sorted by a column.
 
-    They are the nodes of a NodePool that match the `wanted` text; either may be empty for all.
+    They are the nodes of the NodePool `pool` that match the text `wanted`. If either is empty, it
+    excludes no node. `column` is an index of `COLUMNS`.
     """
 
     pool: str = ""

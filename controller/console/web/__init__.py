@@ -1,4 +1,5 @@
 """A page on the cluster, served over HTTP: read-only, without a build step or an external host.
 
-A worker process reads the cluster, decides and answers questions; the event loop forwards bytes.
+This process reads the cluster and serves the page. The solver's process computes the decisions and
+the answers to questions.
 """

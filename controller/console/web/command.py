@@ -208,7 +208,11 @@ async def served(
     token: str = "",
     feed: Feed | None = None,
 ) -> AsyncIterator[int]:
-    """Serve the page within the context; yield its port. `feed` may have a cost history."""
+    """Serve the page within the context; yield its port.
+
+    `hosts` and `token` are those of `server.application`. `feed` may have a cost history; None is
+    an empty feed.
+    """
     feed = feed or Feed()
     async with study.studied(source, feed) as studied:
         app = application(feed, studied.answer, hosts=hosts, token=token)

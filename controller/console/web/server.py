@@ -67,9 +67,10 @@ _QUESTIONS: msgspec.json.Decoder[questions.Question] = msgspec.json.Decoder(ques
 def application(
     feed: Feed, answer: Answer, *, hosts: Iterable[str], token: str = ""
 ) -> web.Application:
-    """Return the application.
+    """Return the application that serves the page, the data of `feed`, and the answers of `answer`.
 
-    `hosts` are the allowed values of `Host`, without ports; with an empty token, none is required.
+    `hosts` are the allowed values of `Host`, without ports. If `token` is empty, requests need no
+    token.
     """
     names = frozenset(host.lower() for host in hosts)
 

@@ -103,20 +103,21 @@ def parser() -> argparse.ArgumentParser:
         "--pools",
         type=Path,
         metavar="FOLDER",
-        help="add the NodePools in these YAML files to those of the cluster",
+        help="add the NodePools in the YAML files of this folder to those of the cluster",
     )
     parser.add_argument(
         "--diff",
         type=Path,
         metavar="FOLDER",
-        help="print what a pull request with the NodePools in these YAML files would cost, and "
-        "which nodes would drift",
+        help="print what a pull request with the NodePools in the YAML files of this folder would "
+        "cost, and which nodes would drift",
     )
     parser.add_argument(
         "--write-pools",
         type=Path,
         metavar="FOLDER",
-        help="write the NodePools with the changes that save to this folder, one file each",
+        help="write the NodePools, changed so that the cluster costs less, to this folder, one "
+        "file each",
     )
     parser.add_argument(
         "--keep",

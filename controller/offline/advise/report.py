@@ -60,7 +60,7 @@ def _share(cost: float, before: float) -> str:
 
 
 def advice_summary(result: AdviceResult) -> str:
-    """Return sentences with the numbers of nodes and pods, and of the nodes by manager."""
+    """Return sentences with the numbers of pods and nodes, in node groups and with NodeClaims."""
     snapshot = result.now.snapshot
     managed = sum(state.managed for state in snapshot.nodes)
     pods = sum(is_reschedulable(pod) for pod in snapshot.pods)
@@ -196,7 +196,7 @@ def _without_price(problem: DisruptionProblem) -> int:
 
 
 def diff_of(result: AdviceResult) -> str:
-    """Return the unified diff of the NodePools; empty if no change of them saves."""
+    """Return the unified diff of the NodePools; empty if no change to them lowers the cost."""
     before = result.now.node_pools if result.had_pools else {}
     if result.had_pools and result.advice.pools == result.now.node_pools:
         return ""

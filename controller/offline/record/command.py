@@ -295,7 +295,9 @@ def settings_of(options: Options) -> dict[str, Any]:
 async def instance_types_of(
     api: ApiServer, source: InstanceTypeSource | None, report: Report
 ) -> list[dict[str, Any]]:
-    """Return the instance types of Joiner's NodePools; equal lists are returned once.
+    """Return the instance types of Joiner's NodePools, in the format of a world.
+
+    NodePools with equal lists of instance types share the list.
 
     The types of nodes without a NodePool have the NodePool `NO_NODE_POOL`. They are the types for
     an EC2NodeClass with the alias al2023 and subnets in the zones of these nodes. If there is no

@@ -1,1 +1,1 @@
-"""Resolves every CapacityBuffer to the number and shape of its pods."""
+"""Resolves every CapacityBuffer to the number and the template of its pods."""

@@ -39,7 +39,10 @@ SCALABLES: Mapping[str, Kind[Any]] = {
 
 
 class UnresolvedError(Exception):
-    """A buffer's pods cannot be resolved; the condition has `reason` and the error's text."""
+    """A buffer's pods cannot be resolved.
+
+    The condition `ReadyForProvisioning` gets `reason`, and the error's text as its message.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -48,7 +51,10 @@ class UnresolvedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resolution(PortUser):
-    """Writes a buffer's replicas and `ReadyForProvisioning`, and adds its pods to the mirror."""
+    """Writes a buffer's status, and adds its pods to the mirror.
+
+    These pods are virtual: they do not exist in the cluster, and reserve capacity in a solve.
+    """
 
     ports: Ports
 

@@ -1,4 +1,4 @@
-"""Labels nodes that left their capacity reservation as on-demand, as EC2 bills them."""
+"""Labels nodes as on-demand, as EC2 bills them, once they have left their capacity reservation."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CapacityType(PortUser):
-    """Labels NodeClaims and nodes whose instance left its reservation as on-demand."""
+    """Labels NodeClaims and nodes as on-demand once their instance has left its reservation."""
 
     ports: Ports
 
     async def run_once(self) -> timedelta:
-        """Compare every reserved NodeClaim with its instance; returns when to compare again.
+        """Relabel the reserved NodeClaims whose instance is now on-demand, and their nodes.
 
-        Calls EC2 only if there is a reserved NodeClaim.
+        Returns when to check again. Calls EC2 only if there is a reserved NodeClaim.
         """
         reserved = [
             claim

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class BlockExpiration(PortUser):
     """Deletes the NodeClaims of a capacity block `CAPACITY_BLOCK_NOTICE` before the block ends.
 
-    Budgets do not apply. The end of a block is in the status of the EC2NodeClasses that select it.
-    If no EC2NodeClass selects the block any more, Joiner reads its end from EC2.
+    Disruption budgets do not delay the deletion. The status of the EC2NodeClasses that select a
+    block has its end. If no EC2NodeClass selects it any more, Joiner reads its end from EC2.
     """
 
     ports: Ports

@@ -1,8 +1,9 @@
-"""Commands in the modes `observe` and `recommend`, which Joiner does not begin at once.
+"""Advised commands: those of the modes `observe` and `recommend`, which Joiner reports.
 
-Joiner validates each advised command again whenever the cluster changes, and withdraws it when it
-is no longer valid. Advised commands consume budgets as if they were in progress, so the next
-decision chooses other nodes.
+In the mode `recommend`, Joiner begins a command once a user approves it; in the mode `observe`,
+never. Joiner validates each advised command again whenever the cluster changes, and withdraws it
+when it is no longer valid. Advised commands consume budgets as if they were in progress, so the
+next decision chooses other nodes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Advice(PortUser):
     ) -> timedelta:
         """Decide once for the NodePools of this mode; returns when to decide again.
 
-        Calls `add` for each command that is valid now, and `withdraw` for each that no longer is.
+        Calls `add` for each command that is valid now, `withdraw` for each that no longer is, and
+        `report` if no command is new.
         """
         revision = self.cluster.revision
         if self.steady.holds(revision, problem):
@@ -78,7 +80,7 @@ class Advice(PortUser):
         return PERIOD
 
     async def clear(self, why: str, withdraw: Withdraw) -> None:
-        """Call `withdraw` for every command, because no NodePool is in this mode."""
+        """Call `withdraw` with the reason `why` for every command."""
         for names in list(self.specs):
             await withdraw(names, why)
         self.steady.forget()

@@ -1,7 +1,8 @@
 """The disruption loop: take a snapshot, run the methods in order, begin the validated commands.
 
-This process finds empty nodes itself. The engine, in its own process, finds drifted nodes and
-consolidations. Neither waits for the other.
+This process finds empty nodes itself. The engine, in its own process, finds unhealthy and drifted
+nodes, and consolidations. A consolidation that waits for its validation does not delay the
+deletion of empty nodes.
 """
 
 from __future__ import annotations
@@ -66,9 +67,12 @@ log = logging.getLogger(__name__)
 class Disruptor(PortUser):
     """Disrupts empty, drifted and underutilized nodes within the budgets of their NodePools.
 
-    A consolidation must still be valid after `validation`, so that Joiner does not delete a node
-    to which kube-scheduler is just binding a pod. Drift needs no validation. `recommender` and
-    `advisor` handle the NodePools in the modes `recommend` and `observe`.
+    If `repairs` is set, it also disrupts unhealthy nodes. A node must have been empty for the time
+    `validation`, and a consolidation must still be valid after it, so that Joiner does not delete a
+    node to which kube-scheduler is just binding a pod. Drift and repair need no validation.
+
+    `mode` is the controller's disruption mode. `recommender` and `advisor` handle the NodePools in
+    the modes `recommend` and `observe`.
     """
 
     ports: Ports

@@ -47,7 +47,8 @@ class DisruptionEngine(Protocol):
 class IdleBackoff:
     """Pauses evaluation while the cluster is as in the last evaluation that found no command.
 
-    In its methods, `revision` is the mirror's revision when the problem was read.
+    The pause is `PERIOD`, and doubles up to `LONGEST_PAUSE`. In the methods, `revision` is the
+    mirror's revision when the problem was read.
     """
 
     _revision: int = -1
@@ -67,7 +68,7 @@ class IdleBackoff:
         self._at = None
 
     def holds(self, revision: int, problem: DisruptionProblem) -> bool:
-        """Whether the last evaluation found no command, is recent, and the cluster is unchanged."""
+        """Whether to skip an evaluation: the pause has not elapsed and the cluster is unchanged."""
         return (
             self._at is not None
             and self._at <= problem.now < self._at + self._pause

@@ -131,8 +131,8 @@ class History(PortUser):
     async def record_end(self, record: str, *, failed: bool, why: str = "") -> None:
         """Record that a command ended.
 
-        `record` is the name of its Disruption. `failed` is True if some of its nodes were not
-        disrupted; `why` is the reason.
+        `record` is the name of its Disruption; without such a Disruption, the call has no effect.
+        `failed` is True if some of its nodes were not disrupted; `why` is the reason.
         """
         known = self._records.get(record)
         if known is None:
@@ -235,7 +235,7 @@ class History(PortUser):
         return left
 
     async def abandon(self, record: Disruption) -> None:
-        """Record the end of an earlier leader's command, by the state of its NodeClaims."""
+        """Record the end of an earlier leader's command: failed if one of its NodeClaims stays."""
         claims = [self.cluster.get(NODE_CLAIM, name) for name in record.spec.node_claims]
         stay = [claim for claim in claims if claim is not None and not claim.metadata.is_deleting]
         why = "the controller replica that began it stopped" if stay else ""

@@ -1,4 +1,4 @@
-"""Evaluates disruption for the whole cluster and begins no command."""
+"""The disruption loop of a controller in the mode `observe`, which begins no command."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Carries out commands: taints nodes, creates replacements, deletes NodeClaims, undoes failures.
 
 The controller first marks the nodes of a command: with a taint, so that kube-scheduler binds no pod
-there, and with the condition `DisruptionReason` on the NodeClaim. Then it creates the replacements,
-and deletes the NodeClaims once they are initialized. A mark is valid only while its command is in
-flight: started by this process, or recorded by an earlier leader. In every round the controller
-removes all other marks, such as those of a failed write, a failed deletion or a crash.
+there, and with the condition `DisruptionReason` on the NodeClaim. Then it creates the replacements.
+Once these are initialized, it deletes the NodeClaims of the marked nodes. A mark is valid only
+while its command is in flight: started by this process, or recorded by an earlier leader. In every
+round the controller removes all other marks, such as those of a failed write, a failed deletion or
+a crash.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Orchestrator(PortUser):
 
     @property
     def pending_replacements(self) -> Mapping[str, str]:
-        """The uninitialized replacements that an earlier leader created, by replaced node.
+        """The names of an earlier leader's uninitialized replacements, by replaced node.
 
         The replaced nodes need no other replacement.
         """
@@ -151,8 +152,8 @@ class Orchestrator(PortUser):
     def kept(self) -> Mapping[str, str]:
         """Why replacements that an earlier leader created are not disrupted, by node name.
 
-        They are empty until pods move there. Without this rule the controller would delete them
-        and launch the same nodes again.
+        These nodes are empty until pods move there. Without this rule, the controller would delete
+        them and launch the same nodes again.
         """
         existing = {node.metadata.name for node in self.cluster.list(NODE)}
         kept = {}

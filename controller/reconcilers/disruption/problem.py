@@ -28,7 +28,8 @@ async def read_problem(
 ) -> DisruptionProblem:
     """Return the disruption problem of the cluster as it is now.
 
-    `admitted` returns which of the given NodePools may create nodes, with their limits.
+    `admitted` returns those of the given NodePools that may create nodes; it may lower their
+    limits.
     `start_times` are the `workload_start_times` of the previous problem.
     """
     pools = cluster.list(NODE_POOL)

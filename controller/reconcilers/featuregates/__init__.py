@@ -1,1 +1,1 @@
-"""Reports on objects without effect because their feature gate is off."""
+"""Reports on objects that have no effect because their feature gate is off."""

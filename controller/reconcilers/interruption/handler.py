@@ -1,4 +1,4 @@
-"""Handles a notice from AWS: events, unavailable offerings, deletion of the NodeClaim."""
+"""Handles a notice from AWS: publishes events, marks offerings unavailable, deletes NodeClaims."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def node_claim(
 ) -> dict[str, Any]:
     """Return the NodeClaim's JSON: the pool's template, restricted by the pods' requirements.
 
-    `types` are the pool's instance types: the NodeClaim names the overlays that apply to its
+    Its annotations name the NodeOverlays that apply to its instance types; `types` are the pool's
     instance types. A node without instance types accepts all instance types of the pool.
     """
     named = frozenset(node.instance_types)

@@ -121,9 +121,10 @@ class PlacementPlan:
 
         Pods with a planned node are returned as if bound, so that the engine counts them there.
         Plans of pods that are no longer pending are dropped, except those of `undecided` pods,
-        which no scheduler has tried yet. `node_of` returns a node by its name or that of its
-        NodeClaim. `clearing` names the nodes on which pods are terminating:
-        plans for them do not expire.
+        which no scheduler has tried yet. A plan expires if its pod is not bound some time after the
+        node is initialized (`BINDING_GRACE`, `NOMINATED_GRACE`), except on the nodes `clearing`,
+        on which pods are terminating. `node_of` returns a node by its name or that of its
+        NodeClaim.
         """
         open_, placed, kept = [], [], {}
         for pod in (*waiting, *filter(self._planned_of, undecided)):

@@ -29,9 +29,9 @@ def with_shared_launches(
 ) -> list[NewNode]:
     """Return the nodes; equal ones get an annotation with the token of a common CreateFleet call.
 
-    The nodes of the NodePools in `alone` are launched one by one. If EC2 launches fewer instances,
-    the nodes whose pods have the highest priority get one, then those with the most pods. `pods`
-    are the pods by `namespace/name`.
+    The nodes of the NodePools in `alone` are launched one by one. If EC2 launches fewer instances
+    than requested, the nodes whose pods have the highest priority get one, then those with the most
+    pods. `pods` are the pods by `namespace/name`.
     """
     alike: dict[Hashable, list[int]] = {}
     for index, node in enumerate(nodes):
@@ -55,7 +55,8 @@ def with_reservations(
 ) -> frozenset[str]:
     """Return the names of the NodePools that can use a capacity reservation.
 
-    Their nodes are launched one by one, because a reservation may have fewer instances left.
+    Their nodes are launched one by one, because a reservation may not have enough instances left
+    for all of them.
     `types` are the instance types by NodePool. For NodePools without an entry, such as static ones,
     the status of the EC2NodeClass decides.
     """

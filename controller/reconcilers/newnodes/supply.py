@@ -27,9 +27,10 @@ TOO_FEW_VALUES = f"{NO_COMPATIBLE} due to minValues incompatibility"
 
 @dataclass(slots=True)
 class PoolSupply:
-    """The instance types of each NodePool by its name, with overlays applied, and errors.
+    """The instance types of each NodePool, with NodeOverlays applied, or why it can launch none.
 
-    `types` has no entry for a NodePool whose instance types cannot be read now.
+    `types` and `problems` are by the NodePool's name. `types` has no entry for a NodePool whose
+    instance types cannot be read now. In `problems`, an empty text means that there is no problem.
     """
 
     types: dict[str, Sequence[InstanceType]] = field(default_factory=dict)
@@ -39,8 +40,8 @@ class PoolSupply:
 async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePool]) -> PoolSupply:
     """Return the instance types that NodePools can launch now.
 
-    NodePools whose EC2NodeClass does not exist are left out. If the cloud does not return the
-    instance types of a NodePool, its error is in `problems`.
+    NodePools whose EC2NodeClass does not exist are left out. `problems` has the error if the cloud
+    does not return the instance types of a NodePool, and otherwise the result of `unmet`.
     """
     supplied = PoolSupply()
     for pool in pools:
@@ -70,7 +71,7 @@ def ready_pools(pools: Iterable[NodePool]) -> list[NodePool]:
 
 
 def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
-    """Return which of the pool's requirements exclude every instance type; empty if none does."""
+    """Return why no offering meets the pool's requirements, available or not; empty if one does."""
     return _unmet(pool.spec.template.spec.requirements, lambda asked: is_met(asked, types))
 
 
@@ -114,9 +115,9 @@ def lacks_values(pool: NodePool, types: Sequence[InstanceType]) -> bool:
 
 
 def unmatched(pool: NodePool, types: Sequence[InstanceType]) -> str:
-    """Return which of the pool's requirements no instance type meets in any offering.
+    """Return why no instance type meets the pool's requirements; empty if one does.
 
-    Requirements on zones, capacity types and reservations are ignored: these offerings change, for
+    Requirements on zones, capacity types and reservations are ignored: the offerings change, for
     example in a zonal shift, without a mistake in the NodePool. Empty if there are no types.
     """
 

@@ -1,4 +1,4 @@
-"""Compares the capacity that a NodeClaim expects with the capacity of its node."""
+"""Reports nodes with less capacity than their NodeClaim expects, and drains that are blocked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Consistency(PortUser):
     ports: Ports
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Check the NodeClaim once; returns when to check again."""
+        """Check the NodeClaim and write the condition; returns when to check again."""
         claim = self.cluster.get(NODE_CLAIM, name)
         node = self.cluster.node_of(claim) if claim is not None else None
         if claim is None or node is None or not self.cluster.is_adopted(claim):

@@ -1,4 +1,4 @@
-"""Sets when a node is consolidatable: after its pool's `consolidateAfter` without pod changes."""
+"""Marks nodes as consolidatable after their pool's `consolidateAfter` without pod changes."""
 
 from __future__ import annotations
 

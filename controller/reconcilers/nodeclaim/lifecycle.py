@@ -87,7 +87,7 @@ class NodePreparation(Protocol):
     async def registered(self, node: Node) -> timedelta | None:
         """Open a held node once it is Ready: remove the taint `taints.HELD`.
 
-        Returns when to call again; None if the node is open.
+        Returns when to call again; None if the node is open, or not Ready yet.
         """
 
 

@@ -8,10 +8,10 @@ Joiner adopts an instance of another controller in two cases: its NodeClaim name
 process became leader, as after Karpenter released the Lease, or the NodeClaim has the annotation
 `joiner.dev/adopt: "true"`. Otherwise, Joiner does not change the NodeClaim, node and instance.
 
-If the instance that the status names does not exist, no controller has anything to lose, and
-pending pods could wait for the NodeClaim's capacity. Joiner manages such a NodeClaim, and garbage
-collection deletes it, in two cases: Joiner launched an instance for it, or it has no Node either
-and Joiner has never declined it.
+If the instance that the NodeClaim's status names does not exist, no other controller needs the
+NodeClaim, and pending pods could wait for its capacity in vain. Joiner manages such a NodeClaim,
+and garbage collection deletes it, in two cases: Joiner launched an instance for it, or it has no
+Node either and Joiner has never declined to adopt it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Tagging(PortUser):
     def inherit(self, claims: Iterable[NodeClaim]) -> None:
         """Allow `reconcile` to adopt the instances of these claims.
 
-        Claims without an instance are left out: a controller that launches an instance for one of
-        them is still running.
+        Claims without an instance are left out: if another controller launches an instance for one
+        of them later, that controller is still running.
         """
         self._inherited.update(claim.metadata.uid for claim in claims if claim.status.provider_id)
 

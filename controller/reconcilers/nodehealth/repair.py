@@ -1,8 +1,9 @@
 """Deletes the NodeClaim of a node that is unhealthy for too long, as Karpenter did until 1.14.
 
-Budgets, annotations and grace periods do not delay it. If many nodes of a NodePool are unhealthy at
-once, the cause is probably not the nodes: the network, an AMI or the monitoring. Then none of the
-NodePool is repaired.
+It runs only with the setting LEGACY_NODE_REPAIR; otherwise `disruption.methods.repair` repairs
+nodes. Budgets, annotations and grace periods do not delay the deletion. If many nodes of a NodePool
+are unhealthy at once, the cause is probably not the nodes but the network, an AMI or the
+monitoring. Then no node of the NodePool is repaired.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Repair(PortUser):
-    """Deletes the NodeClaim of a node that is unhealthy longer than its toleration."""
+    """Deletes the NodeClaim of a node that is unhealthy longer than the condition is tolerated."""
 
     ports: Ports
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Delete the node's NodeClaim if a toleration elapsed; returns when to check again."""
+        """Delete the node's NodeClaim if a condition is no longer tolerated.
+
+        Returns when to check again.
+        """
         node = self.cluster.get(NODE, name)
         claim = self.cluster.claim_of(node) if node is not None else None
         if node is None or claim is None or claim.metadata.is_deleting:

@@ -1,4 +1,4 @@
-"""Whether owners have created all of their pods."""
+"""Checks whether the owners of pods have created all of their pods."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Arrivals(PortUser):
     async def are_complete(self, seen: AbstractSet[str]) -> bool:
         """Whether the owners of all pods in `seen` (UIDs) have as many pods as they request.
 
-        False if that is unknown: for pods of other owners or without one, and UIDs of other
-        objects.
+        False if that is unknown: if a UID is not that of a pending pod, a pod's owner is neither a
+        ReplicaSet nor a StatefulSet, there are too many owners, or one cannot be read.
         """
         waiting = {pod.metadata.uid: pod for pod in self.cluster.pending_pods()}
         if not seen or not seen <= waiting.keys():

@@ -24,7 +24,7 @@ class ExpectedPods:
         return False
 
     def prepare(self) -> None:
-        """Start work that may be useful during the rest of the idle time."""
+        """Start work that may be useful when the window closes; called early in the idle time."""
 
 
 UNKNOWN = ExpectedPods()
@@ -34,8 +34,8 @@ UNKNOWN = ExpectedPods()
 class BatchWindow:
     """A window that opens with the first new pod and closes after an idle time without new pods.
 
-    A pod that was seen before does not keep the window open: an unschedulable pod must not delay
-    other pods.
+    It closes at the latest `longest` after it opened. A pod that was seen before does not keep the
+    window open: an unschedulable pod must not delay other pods.
     """
 
     idle: timedelta

@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GangRelease(PortUser):
-    """Deletes the NodeClaims of refused gangs."""
+    """Deletes the NodeClaims of gangs that cannot be scheduled as a whole."""
 
     ports: Ports
     plan: PlacementPlan
 
     async def release(self, refused: Set[str]) -> None:
-        """Delete the NodeClaims that were created only for these gangs and run no pods.
+        """Delete the NodeClaims that were created only for the gangs `refused` and run no pods.
 
-        A node that runs pods, or on which pods of other gangs or of none are planned, stays.
+        A node that runs pods stays. So does a node on which pods outside these gangs are planned.
         """
         if not refused:
             return

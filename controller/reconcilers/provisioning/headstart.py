@@ -32,8 +32,7 @@ class SolveInput:
     def is_the_same_as(self, other: SolveInput) -> bool:
         """Whether a solve of the other input has the same results.
 
-        It has if the revision of the cached cluster, the pods, the NodePools and the instance types
-        are equal.
+        That is so if the revision, the pods, the NodePools and the instance types are equal.
         """
         return self._relevant() == other._relevant()
 

@@ -4,10 +4,10 @@ A new node is planned for certain pods. If other pods take its capacity, the pla
 further nodes. kube-scheduler tries the nominated node first, and reserves its capacity against pods
 of the same or a lower priority. Joiner writes the nomination before pods may be bound to the node.
 
-Of pods with topology spread among each other, only one at a time is nominated for a node. When
-kube-scheduler tries a node, its topology spread counts the pods nominated for this node, but not
-those nominated for other nodes. With two nominated pods per node, each node would seem to violate
-the spread, and no pod would be bound. One nomination still reserves capacity.
+Of pods whose topology spread constraints select each other, only one at a time is nominated for a
+node. When kube-scheduler tries a node, its topology spread counts the pods nominated for this node,
+but not those nominated for other nodes. With two nominated pods per node, each node would seem to
+violate the spread, and no pod would be bound. One nomination still reserves capacity.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Nomination(PortUser):
 def nominated_together(pods: Iterable[Pod]) -> list[Pod]:
     """Return the pods that can be nominated for a node together.
 
-    Of pods with topology spread among each other, that is only the first.
+    Of pods whose topology spread constraints select each other, that is only the first.
     """
     chosen: list[Pod] = []
     for pod in pods:

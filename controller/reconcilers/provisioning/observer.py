@@ -1,4 +1,4 @@
-"""Schedules pending pods without creating nodes, and reports what they would cost."""
+"""The provisioning loop of a controller in the mode `observe`, which creates no nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class ProvisioningObserver(PortUser, ExpectedPods):
-    """Schedules batches as the provisioner does; the result is logged and counted.
+    """Schedules batches as the provisioner does, and reports the result in the log and the metrics.
 
     If another controller creates nodes meanwhile, the next round sees them.
     """

@@ -419,10 +419,11 @@ def _among(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:
 
 
 def with_promised(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot in which unlaunched NodeClaims have the resources that they request.
+    """Return the snapshot in which unlaunched NodeClaims have the capacity that they request.
 
-    Their nodes will be at least as large. If kube-scheduler binds a claim's pod elsewhere, another
-    pod may use the capacity. An earlier leader's NodeClaims may wait minutes for their launch.
+    Their nodes will have at least this capacity. So a pod can be planned there if kube-scheduler
+    binds one of the claim's pods elsewhere. An earlier leader's NodeClaims may wait minutes for
+    their launch.
     """
     return dataclasses.replace(snapshot, nodes=tuple(map(_promised, snapshot.nodes)))
 

@@ -1,7 +1,8 @@
 """Reports in-place resizes that the kubelet cannot apply, and frees capacity for deferred ones.
 
-The new size belongs to the running pod, so the resized pod stays. If EVICT_FOR_RESIZE is set, the
-cheapest other pods leave its node, provided that each of them gets another node.
+The new size belongs to the running pod, so the resized pod stays. If EVICT_FOR_RESIZE is set,
+Joiner evicts the other pods of its node whose eviction costs least, provided that each of them gets
+another node.
 """
 
 from __future__ import annotations

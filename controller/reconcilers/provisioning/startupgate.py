@@ -4,8 +4,8 @@ kube-scheduler tries every pending pod again whenever a node opens, and clears t
 pod that it cannot schedule. Without nominations, pods take the first free capacity, and in the end
 one pod fits nowhere. So Joiner holds a node that was launched together with others: from
 registration until it is Ready, it has Joiner's own taint. Then Joiner nominates the node for its
-pods and removes the taint. Nodes that are Ready at almost the same time open together, and wait
-shortly for nodes of the same launch that have not registered yet.
+pods and removes the taint. Nodes that are Ready at almost the same time open together, and briefly
+wait for nodes of the same launch that have not registered yet.
 
 Joiner opens each node by a write of its own. After the first write, kube-scheduler tries at least
 one pod per millisecond. So Joiner sends the writes in the order in which kube-scheduler tries the
@@ -91,7 +91,10 @@ class StartupGate(PortUser):
         return False
 
     async def registered(self, node: Node) -> timedelta | None:
-        """Open a held node and all Ready nodes; returns how long to wait, None if it is open."""
+        """Open a held node, together with all other held nodes that are Ready.
+
+        Returns how long the node still waits; None if it is open, or not Ready yet.
+        """
         async with self._lock:  # two concurrent runs would open the same nodes
             now = self.clock()
             last, own = self._last_check, node.metadata.uid

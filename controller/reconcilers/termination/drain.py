@@ -1,4 +1,4 @@
-"""Which pods of a draining node are evicted now, and which delay the drain."""
+"""Decides which pods of a draining node are evicted now, and which delay the drain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan_drain(
     pods are evicted first: kube-scheduler binds their replacements one by one, and a late large pod
     would find only fragmented capacity. `allocatable` is that of the node.
 
-    Pods that would not end before `deadline` otherwise are deleted. None means no deadline.
+    Pods that would otherwise not end before `deadline` are deleted. None means no deadline.
     """
     waiting = tuple(p for p in pods if is_drainable(p, now))
     force = tuple(p for p in waiting if deadline is not None and is_due(p, deadline, now))

@@ -52,6 +52,10 @@ class Eviction(PortUser):
         """Evict the pod; returns False if it was refused or the backoff has not elapsed.
 
         Events are published on the draining `node`, too; `purpose` is part of their message.
+
+        Raises:
+            ApiError: the request failed for another reason than a PodDisruptionBudget.
+
         """
         refusals = self._refused.setdefault(node.metadata.uid, {})
         last = refusals.get(pod.metadata.uid)

@@ -1,8 +1,8 @@
 """Restarts gangs: if a drain ends too many pods of a gang, its other pods are evicted as well.
 
-A gang that has lost a pod makes no progress, so its other pods would occupy nodes without use. The
-workload recreates all of them, and the provisioner schedules the gang as a whole. Pods without the
-gang stay on its nodes.
+A gang that has lost too many pods makes no progress, so its other pods would occupy nodes to no
+purpose. The workload recreates all of them, and the provisioner schedules the gang as a whole. Pods
+that do not belong to the gang stay on its nodes.
 """
 
 from __future__ import annotations

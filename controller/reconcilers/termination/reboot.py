@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Reboots(PortUser):
-    """Carries out the reboots that repair requests."""
+    """Carries out the reboots that the disruption method `repair` requests."""
 
     ports: Ports
     eviction: Eviction

@@ -30,7 +30,7 @@ CLEARED: tuple[EventType, str, str] = (
 
 @dataclass(slots=True)
 class ZonalShiftReporting(PortUser):
-    """Compares the shifted zones with those of the previous run."""
+    """Compares the zones that a zonal shift affects now with those of the previous run."""
 
     ports: Ports
     _before: frozenset[str] = field(default=frozenset(), init=False)
