@@ -69,7 +69,7 @@ class StatefulProvider(RegisteredProvider):
     """Properties that identify the resource. A change of one that is not in `PLACE` replaces it."""
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        """Store the properties. The resource's ID consists of those that `identity` names."""
+        """Store the properties. The ID consists of those that `identity` names, and the kind."""
         _made.add(self._key(props))
         return CreateResult("-".join(self._key(props)), _plain(props))
 
