@@ -1,7 +1,7 @@
 """An HTTP front for the in-memory Kubernetes API server, as far as a controller uses the API.
 
-Lists and watches cost what they cost the controller as a client. The server neither writes objects
-to disk nor runs admission or authorization.
+Lists and watches cost the controller as much as those of a real API server. This server does less:
+it neither writes objects to disk nor runs admission or authorization.
 """
 
 from __future__ import annotations

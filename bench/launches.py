@@ -6,8 +6,8 @@ The whole controller runs on an in-memory API server and an in-memory AWS, in vi
 N pods, each of which needs its own node. EC2 enforces its documented token buckets and throttles
 every call beyond them. The number of calls in flight is limited to the controller's number of
 threads, and a CreateFleet call takes 3 s, so the figures hold for boto3 as well. With `--failures`,
-EC2 fails that many calls of every fourth launch. Each of those has already waited for its turn and
-must wait again.
+EC2 fails that many calls of every fourth launch. Each of these launches has already waited for its
+turn and must wait again.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def report(scale_up: ScaleUp) -> str:
 def main(argv: Sequence[str]) -> int:
     """Run a scale-up and print its report. Returns 1 if EC2 throttled a call, else 0."""
     parser = argparse.ArgumentParser(prog="bench.launches", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=500, help="how many nodes are needed (500)")
+    parser.add_argument("--nodes", type=int, default=500, help="number of nodes (500)")
     parser.add_argument(
         "--failures", type=int, default=0, help="calls of every fourth launch that EC2 fails (0)"
     )

@@ -18,5 +18,5 @@ Nodes are in private subnets, so there is no charge for a public address.
 def add_fee(parser: argparse.ArgumentParser) -> None:
     """Add the option for a fee per node."""
     parser.add_argument(
-        "--node-fee", type=float, default=0.0, help="$/h per node beside instance and volume (0)"
+        "--node-fee", type=float, default=0.0, help="$/h per node besides instance and volume (0)"
     )

@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(prog="bench.passes", description=__doc__)
     parser.add_argument(
-        "--nodes", default="500,2000", help="numbers of nodes, one cluster each (500,2000)"
+        "--nodes", default="500,2000", help="sizes of the clusters, in nodes (500,2000)"
     )
     parser.add_argument("--only", choices=("Joiner", "Karpenter"), help="only this engine")
     options = parser.parse_args(argv)

@@ -77,7 +77,10 @@ class Outcome:
 
 
 def races(types: str) -> Iterator[Race]:
-    """Yield every world of the race, the smaller ones of a category first."""
+    """Yield every world of the race, the smaller ones of a category first.
+
+    `types` is the path of the file with the instance types of the category `priced`.
+    """
     for pods in (100, 1_000, 5_000, 10_000, 20_000):
         yield Race(f"diverse {pods}", "diverse", pods, partial(worlds.diverse, pods))
     yield Race("preferences 4000", "preferences", 4_000, partial(worlds.preferences, 4_000))
@@ -218,7 +221,7 @@ def main() -> int:
         "--limit",
         type=float,
         default=300,
-        help="seconds for Karpenter's answers to one world, all repetitions",
+        help="seconds for Karpenter's answers to one world, all repetitions (300)",
     )
     add_fee(parser)
     chosen = parser.parse_args()

@@ -13,7 +13,7 @@ role. After each operation an auditor checks:
 - `up` refuses what the preview refuses, and succeeds where the preview does;
 - a refused operation has changed nothing;
 - a setting that is set back leaves a stack without changes;
-- after `destroy`, nothing of ours is left.
+- after `destroy`, nothing of the stack is left.
 
 Prints the findings with the sequence that led to each, and `N runs, F findings`. The exit code is 1
 if there are any findings.
@@ -101,7 +101,7 @@ Identifiers = set[tuple[str, str]]
 
 
 class KilledError(Exception):
-    """The engine was killed during the operation."""
+    """Pulumi's engine was killed during the operation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@
 
 `joiner top` runs on a terminal of 160 × 50 characters, and keys are typed into it. For each key it
 prints the median and the maximum of two times: from the key until the terminal has received the
-last part of the new screen, and the CPU time that the application used for it. The machine's other
-work is in the first, and not in the second.
+last part of the new screen, and the CPU time that the application used for it. Other work on the
+machine affects the first time, and not the second.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def main() -> None:
     """Print how long each key took."""
     parser = argparse.ArgumentParser(prog="python -m bench.topkeys", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2000, help="nodes of the cluster (2000)")
-    parser.add_argument("--pods", type=int, default=20_000)
+    parser.add_argument("--pods", type=int, default=20_000, help="pods of the cluster (20000)")
     parser.add_argument("--show", action="store_true", help="show the cluster and measure nothing")
     chosen = parser.parse_args()
     if chosen.show:

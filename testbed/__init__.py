@@ -1,22 +1,23 @@
 """A whole small AWS region on one machine.
 
-A real Kubernetes control plane, a test cloud, the kubelets of its instances, and the pods of its
-system nodes. Embedded runs, the demo and the system tests use it. Its contract has three rules:
+A real Kubernetes control plane, a test cloud, the kubelets of its instances, and two system nodes,
+whose pods, such as the controller's, run as local processes. Embedded runs, the demo and the system
+tests use it. Its contract has three rules:
 
 * It imports neither the controller nor the Pulumi program. They use the testbed as they use a real
   region, through the Kubernetes API and the AWS endpoint.
 * A part owns what it starts: processes, ports and a directory. `start()` returns once the part
-  is healthy, and cleans up if it cannot be. `stop()` may be called at any time, also twice.
+  is healthy; if it fails, it cleans up first. `stop()` may be called at any time, also twice.
 * No process outlives its owner. Every process has the directory it belongs to in its environment
-  (`processes.owned.MARKER`). When the owner exits in any way, a keeper ends every process with
-  that marker.
+  (`processes.owned.MARKER`). When the owner exits in any way, a keeper process ends every
+  process with that marker.
 
 The layers, from top to bottom; each module imports only those below it:
 
 * `commandline`, `environment`  the entry points; `progress` reports progress to the user, `trees`
   walks plain values
 * `demo`       Joiner's main use end to end
-* `region`     the parts as a whole, and the control plane
+* `region`     starts and stops all parts; the control plane
 * `cloud`      AWS; `nodes` the kubelets of its instances; `workloads` the pods of system nodes;
   `plugins`    Pulumi's engine with its plugins
 * `kube`       the Kubernetes API; `processes` programs, and processes that end with their owner

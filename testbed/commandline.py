@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = _verb(verbs, "up", _up, "start a testbed in the background; return when it is ready")
     _add_settings(up)
-    _verb(verbs, "env", _env, 'print the variables of a shell: eval "$(make env)"')
+    _verb(verbs, "env", _env, 'print the variables to set in a shell: eval "$(make env)"')
     _add_faults(_verb(verbs, "fault", _fault, "cause a fault of the test cloud"))
     _verb(verbs, "down", _down, "stop the testbed, and check that nothing is left")
     status = _verb(verbs, "status", _status, "show the parts of the testbed that run")
@@ -126,7 +126,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="from a running instance to its Node; on AWS 20 to 40 (default: %(default)s)",
+        help="time from a running instance to its Node; 20 to 40 on AWS (default: %(default)s)",
     )
     parser.add_argument(
         "--until",
@@ -136,7 +136,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="last part to start, of " + ", ".join(Part) + " (default: %(default)s)",
     )
     parser.add_argument(
-        "--without-stack", action="store_true", help="do not deploy the stack: no controller runs"
+        "--without-stack", action="store_true", help="do not deploy the stack; no controller runs"
     )
 
 
@@ -175,12 +175,14 @@ def _up(chosen: argparse.Namespace) -> int:
                 raise
         state = read_state(directory)
     elif state.phase is Phase.BROKEN:
-        errors.print(f"it is broken: {state.problem}\nStop it with: {_command('down', chosen)}")
+        errors.print(
+            f"the testbed is broken: {state.problem}\nStop it with: {_command('down', chosen)}"
+        )
         return 1
     else:
-        errors.print(f"up already, for {_age(state)}; settings given now change nothing")
+        errors.print(f"up already, for {_age(state)}; --region, --join-delay, --until are ignored")
     if state is None:
-        errors.print("it was stopped while it started")
+        errors.print("the testbed was stopped while it started")
         return 1
     if Part.KUBELETS in state.parts and not chosen.without_stack:
         return _deploy(state, directory, chosen)
@@ -263,7 +265,7 @@ def _await_state(directory: Path) -> State | None:
         if state.phase in (Phase.READY, Phase.BROKEN):
             return state
         if not announced:
-            errors.print(f"process {state.owner_pid} is {state.phase} it; waiting for that")
+            errors.print(f"process {state.owner_pid} is {state.phase} the testbed; waiting")
             announced = True
         time.sleep(0.2)
     return None
@@ -275,11 +277,13 @@ def _read_or_clear(directory: Path) -> State | None:
         state = read_state(directory)
     except StateUnreadableError as exc:
         if (state := _once_more(directory)) is None:
-            errors.print(f"{exc}; clearing it")
+            errors.print(f"{exc}; removing it")
             _clear(directory)
         return state
     if state and not state.is_owned:
-        errors.print(f"its owner, process {state.owner_pid}, is gone; clearing what it left")
+        errors.print(
+            f"the testbed's owner, process {state.owner_pid}, is gone; removing what it left"
+        )
         _clear(directory)
         return None
     return state
@@ -420,8 +424,8 @@ def _status(chosen: argparse.Namespace) -> int:
         return 3
     if not state.is_owned:
         errors.print(
-            f"its owner, process {state.owner_pid}, is gone without undoing it;"
-            f" clear what is left with: {_command('down', chosen)}"
+            f"the testbed's owner, process {state.owner_pid}, is gone without undoing it;"
+            f" remove what is left with: {_command('down', chosen)}"
         )
         return 1
     _print_status(state, directory)

@@ -35,7 +35,10 @@ They are three quarters of the source code of all packages.
 
 
 class UnavailableError(RuntimeError):
-    """No Python has all dependencies, and none can be created; the message says what to do."""
+    """No Python has all dependencies, and no environment can be created.
+
+    The message says what to do.
+    """
 
 
 def cache_directory() -> Path:
@@ -126,7 +129,7 @@ def other() -> Path | None:
     """Return the Python to re-execute in, created if needed; None if this one has everything.
 
     Raises:
-        UnavailableError: No Python has all dependencies, and none can be created.
+        UnavailableError: No Python has all dependencies, and no environment can be created.
 
     """
     if _is_recent() and _has_all(dependencies()):

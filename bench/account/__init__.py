@@ -2,5 +2,5 @@
 
 * `allowance`   limits on money and time
 * `story`       the steps: deploy, scale up, wait for nodes, scale down, wait for removal, destroy
-* `sweep`       finds resources that still carry the installation's tag, terminates instances
+* `sweep`       terminates instances that still carry the installation's tag, reports the rest
 """

@@ -3,10 +3,10 @@
     python -m bench.account --region us-west-2 --image registry.example.com/joiner:1 --spend 5
 
 Creates a cluster with Joiner, runs ten pods, and destroys everything. If the run has spent more
-than `--spend` dollars, at list prices rounded up, or takes longer than `--hours`, it is destroyed
-at once. At the end the run looks for resources with the installation's tag and terminates running
-instances. It exits with 1 if anything is left. For the prerequisites, see "On a real cluster" in
-the README.
+than `--spend` dollars, at list prices rounded up, or takes longer than `--hours`, it destroys the
+stack at once. At the end the run looks for resources with the installation's tag and terminates
+running instances. It exits with 1 if anything is left. For the prerequisites, see "On a real
+cluster" in the README.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--region", required=True, help="AWS region of the run")
-    parser.add_argument("--spend", type=float, required=True, help="most dollars to spend")
-    parser.add_argument("--hours", type=float, default=2.0, help="most hours to take (2)")
+    parser.add_argument("--spend", type=float, required=True, help="limit in dollars")
+    parser.add_argument("--hours", type=float, default=2.0, help="limit in hours (2)")
     parser.add_argument(
         "--cluster-name", default="joiner-story", help="name of the new cluster (joiner-story)"
     )
@@ -45,7 +45,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--image", help="image of the controller; built and pushed if omitted")
     parser.add_argument(
-        "--only-sweep", action="store_true", help="only look for what an earlier run left"
+        "--only-sweep",
+        action="store_true",
+        help="only terminate instances of an earlier run, and report what it left",
     )
     parser.add_argument(
         "--state",

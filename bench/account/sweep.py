@@ -1,4 +1,4 @@
-"""Find what still carries an installation's tag, terminate instances, report the rest."""
+"""Find resources that still carry an installation's tag: terminate instances, report the rest."""
 
 from __future__ import annotations
 

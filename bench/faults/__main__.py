@@ -1,11 +1,11 @@
 """`make faults`: inject faults in virtual time, and audit the controller.
 
-    python -m bench.faults --seeds 1-500 [--only KIND] [--pods N] [--gangs N] [--jobs N]
+    python -m bench.faults --seeds 1-500 [--only FAULT] [--pods N] [--gangs N] [--jobs N]
 
 Each seed is one run with one fault. Pods are created, their nodes are replaced, most pods are
-deleted and then all, and faults occur in each phase. The same seed repeats the same run. Prints the
-findings, how to repeat each, and `N runs, F findings`. The exit code is 1 if there are any
-findings.
+deleted and then the rest, and the fault occurs in each phase. The same seed repeats the same run.
+Prints the findings, how to repeat each, and `N runs, F findings`. The exit code is 1 if there are
+any findings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> int:
         help="seeds to run, such as 7, 1-500 or 1-5,9 (1-500)",
     )
     parser.add_argument("--only", choices=list(FAULTS), default="", metavar="FAULT",
-                        help=f"one of {', '.join(FAULTS)}")  # fmt: skip
+                        help=f"only runs of this fault: {', '.join(FAULTS)}")  # fmt: skip
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")
     parser.add_argument(
         "--gangs", type=int, default=0, help="gangs of six pods, beside those pods (0)"

@@ -95,7 +95,7 @@ class InstanceType:
 
 
 def inconsistencies(view: View) -> list[str]:
-    """Return the violations of what must hold in a cluster that has become stable."""
+    """Return the violations of the invariants of a cluster that has become stable."""
     return [
         *_instances(view), *_claims(view), *_nodes(view), *_pods(view), *_static_pools(view)
     ]  # fmt: skip
@@ -308,15 +308,16 @@ class Auditor:
                 self._replicas[pool] = replicas
 
     def check_eviction(self, app: str, serving: int, needed: int) -> None:
-        """Check that an eviction leaves an app the serving pods that its budget needs."""
+        """Check that an eviction leaves an app as many serving pods as its budget requires."""
         if serving < needed:
             self.find(f"an eviction left {serving} pods of {app}, and its budget needs {needed}")
 
     def check_disruption(
         self, name: str, claims: Sequence[Body], nodes: Iterable[Body], pods: Iterable[Body]
     ) -> None:
-        """Check that a voluntary disruption, which now deletes NodeClaim `name`, takes whole gangs.
+        """Check that the voluntary disruption of NodeClaim `name` disrupts whole gangs.
 
+        Called when the NodeClaim is deleted.
         All other nodes that run pods of the node's gangs must be marked for disruption before the
         first NodeClaim is deleted. Pods that were created after the node was marked belong to a
         gang that restarted.
@@ -440,7 +441,8 @@ class Auditor:
 def too_many(view: View) -> frozenset[str]:
     """Return the NodeClaims whose gangs run on more nodes than the budgets allow at once.
 
-    Nodes that run pods of one gang are disrupted together. Gangs that share a node are connected.
+    Nodes that run pods of one gang are disrupted together. If gangs share a node, the nodes of all
+    these gangs are disrupted together.
     """
     pool_of = {
         node["metadata"]["name"]: node["metadata"].get("labels", {}).get("karpenter.sh/nodepool")
@@ -510,7 +512,8 @@ def least_cost(pods: Iterable[Body], instance_types: Sequence[InstanceType]) -> 
     """Return a lower bound of the cost of the instances for these pods, in $/h.
 
     It is the value of the linear program that buys instances filled with whole pods, and may buy
-    parts of them. So it counts what a large pod leaves free on its instance, if no other pod fits.
+    fractions of instances. So the cost includes the capacity that a large pod leaves on its
+    instance, if no other pod fits there.
     """
     requests = Counter(
         (int(asked["cpu"].removesuffix("m")), int(asked["memory"].removesuffix("Mi")))

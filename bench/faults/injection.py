@@ -122,10 +122,10 @@ class Fault:
 
 
 class Kill(Fault):
-    """The leader is killed at one step of its work, repeatedly.
+    """The leader is killed at one of the `steps` of its work, repeatedly.
 
-    Runs take the steps in turn. With an even number the leader is killed before the call has its
-    effect, with an odd one after it.
+    A step is a call: a verb and a kind. The steps take turns from run to run, two runs each. With
+    an even `number` the leader is killed before the call has its effect, with an odd one after it.
     """
 
     most = 5
@@ -409,8 +409,8 @@ class LostInstances(Fault):
 class ReusedNames(Fault):
     """A user terminates instances, and another owner takes their Node names and addresses at once.
 
-    If a user has `recreated` the Node, its finalizers are removed with it, and the instance may
-    still run. The Node then has the provider ID of another owner's instance.
+    With `recreated`, the user deletes the Node, too, with its finalizers, and the instance may
+    still run. The new Node of that name has the provider ID of another owner's instance.
     """
 
     def __init__(self, chance: random.Random, number: int, *, recreated: bool) -> None:

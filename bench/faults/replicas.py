@@ -72,7 +72,10 @@ def wall_clock(epoch: datetime, process: Process | None) -> datetime:
 
 
 class LooseFence:
-    """A substitute for the thread that ends a stuck process: here `Controllers` does so."""
+    """A substitute for the controller's `Fence`, whose thread ends a process that is stuck.
+
+    `Controllers` ends the process instead.
+    """
 
     def __init__(self, timing: Timing, renewed_at: float, *, clock: Callable[[], float]) -> None:
         self.renewed_at = renewed_at
@@ -214,7 +217,7 @@ class Controllers:
         return leading[-1] if leading else None
 
     def supervise(self) -> None:
-        """Do the work of kubelets and fences: end stuck processes, restart ended ones."""
+        """Do the work of fences and kubelets: end stuck processes, restart ended ones."""
         now = asyncio.get_running_loop().time()
         for process, fence in [*FENCES.items()]:
             if process.state == "running" and now > fence.renewed_at + PATIENCE:

@@ -151,7 +151,7 @@ def _waiting(app: str, number: int, cpu: str, *, alone: bool) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Region:
-    """Registers launched instances, all ready at once, and binds pods to open nodes."""
+    """Registers launched instances, all ready at once, and binds nominated pods to their nodes."""
 
     api: FakeApiServer
     nodes: int

@@ -72,7 +72,7 @@ class Totals:
 
 
 def kinds(verdict: comparison.Verdict) -> set[str]:
-    """Return the kinds of failures: `rule broken`, `left over`, `dearer`, `broken down`."""
+    """Return the kinds of failures, such as `rule broken`: the beginnings of their texts."""
     return {failure.split(":")[0] for failure in verdict.failures}
 
 
@@ -81,7 +81,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.parity.campaign", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="number of worlds (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--about", help="only worlds about one of these features: a,b,c")
+    parser.add_argument(
+        "--about", help="only worlds with one of these features, such as taints,limits"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the worlds that failed")
     return parser.parse_args(argv)
 

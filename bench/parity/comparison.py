@@ -1,14 +1,15 @@
 """Compare Joiner's answer with Karpenter's: what counts as a failure, and what as a difference.
 
 Joiner fails if its answer breaks a rule of Kubernetes, or leaves a pod unplaced that Karpenter
-places. It also fails if the same pods cost more, unless its answer grants more of their
-preferences, or if they cost the same and it grants fewer. Finally, either answer fails if it costs
-less than the proven lower bound, which disproves the bound.
+places. If both place the same pods, Joiner also fails if its answer costs more, unless it grants
+more of their preferences or uses NodePools of higher weight, or if it costs the same and grants
+fewer. Finally, either answer fails if it costs less than the proven lower bound, which disproves
+the bound.
 
 Pods that are equal except for their names are interchangeable, so only the number of unplaced ones
 counts. Karpenter is a reference only where it keeps the rules itself. If the oracle finds a fault
 in Karpenter's answer, the world is compared no further and the fault is listed. If Karpenter only
-violates the order of NodePools by weight, what it saves that way is a difference.
+violates the order of NodePools by weight, it may cost less: that is a difference, not a failure.
 """
 
 from __future__ import annotations

@@ -2,19 +2,21 @@
 
     python -m bench.parity.consolidation --seeds 30 [--first 0] [--nodes 20-500]
 
-Clusters are generated from seeds (`tests/disruption/clusters.py`), in turn of three kinds:
-Deployments that shrank, without any obstacle; the same with DaemonSets, budgets and pods that must
-not be disrupted; and such a cluster that is not at rest, in which only rules are judged.
-Karpenter's methods run in memory (`bench/parity/engines.py`). Joiner's run twice: once with every
-saving counted, as Karpenter does, and once with the cost of evictions, the default.
+A *course* is the sequence of an engine's commands; it is *steady* when no command is left.
+Clusters are generated from seeds (`tests/disruption/clusters.py`) in three categories by turns.
+`shrunk`: Deployments were scaled down, without any obstacle. `constrained`: the same with
+DaemonSets, budgets and pods that must not be disrupted. `changing`: the same, but not at rest, with
+pending pods, a node that is starting and one that is being deleted; there, only rules are judged,
+not costs. Karpenter's methods run in memory (`bench/parity/engines.py`). Joiner's run twice: once
+with every saving counted, as Karpenter does, and once with the cost of evictions, the default.
 `tests/oracle/disruption.py` replays every step of Joiner, pass by pass and command by command.
 
 Prints a line for each cluster and the totals. The exit code is 1 if Joiner breaks a rule or costs
 more than Karpenter anywhere, if a cost is below Joiner's bound, or if a target is missed. The bound
 applies to the pods that may be moved. It ignores NodePools that let only empty nodes go, so its
-target applies to shrunk clusters. Next to it stands what an integer program proves of clusters at
-rest (`bench/parity/reachable.py`): the least reachable cost of whole nodes, the same without
-replacing spot nodes by spot nodes, and the fewest evictions that reach Joiner's cost.
+target applies to `shrunk` clusters. For clusters at rest, the table also has what an integer
+program proves (`bench/parity/reachable.py`): the least reachable cost of whole nodes, the same
+without replacing spot nodes by spot nodes, and the fewest evictions that reach Joiner's cost.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ CATEGORIES: Mapping[str, Callable[[int, int], World]] = {
 class Side:
     """Results of one side: $/h before and after, evictions, and seconds in all.
 
-    `again` counts the moves of pods beyond the first of each. `first` is the longest time to the
+    `again` counts the moves of pods that had been moved before. `first` is the longest time to the
     first command, in seconds.
     """
 
@@ -318,10 +320,13 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=30, help="number of clusters (30)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument(
-        "--nodes", type=_between, default=(20, 500), help="range of the nodes per cluster (20-500)"
+        "--nodes", type=_between, default=(20, 500), help="range of nodes per cluster (20-500)"
     )
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count(), help="processes at the same time"
+        "--workers",
+        type=int,
+        default=os.cpu_count(),
+        help="processes at the same time (one per CPU)",
     )
     parser.add_argument("--keep", type=Path, help="folder for the clusters that failed")
     return parser.parse_args(argv)

@@ -69,15 +69,15 @@ class Answered:
 
 @cache
 def toolset() -> binaries.Toolset:
-    """Return the set with `parity`, which calls Karpenter's engine, and `kwok`, its provider."""
+    """Return the set with `parity`, which calls Karpenter's engine, and `kwok` (see `binary`)."""
     return _ours("karpenter", MODULE, {"parity": ".", "kwok": f"{KARPENTER}/kwok"})
 
 
 @cache
 def hashing() -> binaries.Toolset:
-    """Return the program that prints Karpenter's hashes.
+    """Return the set with the program that prints Karpenter's hashes of objects.
 
-    It is separate because it depends on EC2's types.
+    It is separate because it depends on the Go types of Karpenter's AWS provider.
     """
     return _ours("karpenter-hashes", MODULE / "hashes", {"hashes": "./hashes"})
 
@@ -197,7 +197,8 @@ class Karpenter:
         """Run one disruption pass.
 
         `seconds` limits a pass, in addition to Karpenter's limits of one minute for multi-node and
-        three for single-node consolidation. `patient` lifts the latter.
+        three for single-node consolidation; 0 is no further limit. `patient` lifts the limit of
+        single-node consolidation.
 
         Raises EngineFailedError.
         """

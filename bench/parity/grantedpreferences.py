@@ -1,8 +1,9 @@
 """Score how far an answer grants the pods' preferences: the sum of the weights that are met.
 
-An answer counts as the cheapest nodes it allows. A preferred node affinity counts if the node
-meets it, a preferred (anti-)affinity to pods if the final placement does. A topology spread with
-`ScheduleAnyway` counts 1 if the final placement satisfies it.
+If an answer allows several instance types or zones for a node, the score assumes the cheapest. A
+preferred node affinity counts if the node meets it, a preferred (anti-)affinity to pods if the
+final placement does. A topology spread with `ScheduleAnyway` counts 1 if the final placement
+satisfies it.
 """
 
 from __future__ import annotations

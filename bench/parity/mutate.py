@@ -3,9 +3,9 @@
     python -m bench.parity.mutate [--only NAME]
 
 The checkout is copied to a temporary directory and modified there. The check is that of
-`test_parity.py`: the generated worlds about the rule, compared with Karpenter's answers. A mutation
-is found if a world fails that did not fail before, or fails differently, or if one of the engine's
-own tests fails. Prints a table. The exit code is 1 if a mutation was not found.
+`tests/parity/test_parity.py`: the generated worlds about the rule, compared with Karpenter's
+answers. A mutation is found if a world fails that did not fail before, or fails differently, or if
+one of the engine's own tests fails. Prints a table. The exit code is 1 if a mutation was not found.
 """
 
 from __future__ import annotations

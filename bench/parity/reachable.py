@@ -39,7 +39,7 @@ GAP = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """What the program proves about every course of disruption.
+    """What the program proves about every course, that is, every sequence of commands.
 
     No course ends below `cost`, in $/h. No course ends below `keeping_spot` unless it launches new
     nodes for pods that all run on spot nodes. A course that reaches the given cost evicts at least

@@ -1,6 +1,7 @@
-"""Reduce a world to a smaller one that still shows a failure.
+"""Reduce a world to a smaller one that still shows a failure of Joiner or a fault of Karpenter.
 
     python -m bench.parity.shrinking SEED|WORLD.json [--failure dearer|"left over"|…] > SMALL.json
+    python -m bench.parity.shrinking SEED|WORLD.json --karpenter RULE > SMALL.json
 
 Removes pods, instance types, NodePools, nodes, volumes and offerings, in ever smaller portions.
 """

@@ -5,8 +5,8 @@
 
 Prints a table and whether the targets are met, and writes everything as JSON. Each side runs each
 trace twice: as it is, and with NodePools that consolidate only empty nodes. The difference is what
-moving pods has saved. At scale 1 the traces have their described size. At the default scale, two
-cores finish in half an hour.
+moving pods has saved. At scale 1 the traces have the sizes that `bench/trace/traces.py` describes.
+At the default scale, two cores finish in half an hour.
 """
 
 from __future__ import annotations
@@ -51,11 +51,18 @@ def main() -> int:
         help="Joiner writes the pods' deletion costs (feature gate PodDeletionCostManagement)",
     )
     parser.add_argument(
-        "--scale", type=float, default=DEFAULT_SCALE, help=f"size of the load ({DEFAULT_SCALE})"
+        "--scale",
+        type=float,
+        default=DEFAULT_SCALE,
+        help=f"size of the load, 1 for the described one ({DEFAULT_SCALE})",
     )
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument(
-        "--json", type=Path, default=Path("trace.json"), metavar="FILE", help="file for the results"
+        "--json",
+        type=Path,
+        default=Path("trace.json"),
+        metavar="FILE",
+        help="file for the results (trace.json)",
     )
     add_fee(parser)
     parser.add_argument(

@@ -1,10 +1,10 @@
 """A model of kube-scheduler that binds one pod after the other, first in, first out.
 
-A pod nominated for an open node is bound to it if it fits. Every other pod goes to the node with
-the best score by kube-scheduler's default weights: least allocated, and CPU and memory allocated
-evenly. Capacity on a node for which pods are nominated is reserved for those pods. The model
-enforces node selectors, topology spread over zones, and anti-affinity between a workload's own
-pods. It omits taints and preferences, since no trace has them.
+A pod nominated for a node that accepts pods is bound to it if it fits. Every other pod goes to the
+node with the best score by kube-scheduler's default weights: least allocated, and CPU and memory
+allocated evenly. Capacity on a node for which pods are nominated is reserved for those pods. The
+model enforces node selectors, topology spread over zones, and anti-affinity between a workload's
+own pods. It omits taints and preferences, since no trace has them.
 """
 
 from __future__ import annotations

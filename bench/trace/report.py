@@ -107,7 +107,7 @@ def _totals(pairs: Sequence[Pair]) -> Mapping[str, float]:
 
 
 def table(pairs: Sequence[Pair]) -> Table:
-    """Return the results as a table: Karpenter's first, then Joiner's."""
+    """Return the results as a table, with Karpenter's and Joiner's in each cell."""
     drawn = Table(header_style="bold", title="Karpenter / Joiner", title_justify="left")
     drawn.add_column("trace")
     for column in (

@@ -83,7 +83,11 @@ class TraceEvent:
 
 @dataclass(slots=True)
 class Fall:
-    """A drop of the load: the bound on the remaining pods' cost, and the time to reach it."""
+    """A drop of the load, after which it stays constant until `until`.
+
+    `bound` is a lower bound of the remaining pods' cost in $/h. `seconds` is the time until the
+    cost was near it; None if it never was.
+    """
 
     at: float
     bound: float

@@ -1,7 +1,7 @@
 """The traces: the load on the cluster over hours and days, generated from seeds.
 
-At scale 1 a trace has its described size. The same seed and scale always give the same trace, for
-either side.
+At scale 1 a trace has the size that `Trace.what` describes. The same seed and scale always give the
+same trace, for either side.
 """
 
 from __future__ import annotations

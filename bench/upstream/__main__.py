@@ -59,7 +59,7 @@ class Run:
     """Set when the run is aborted."""
 
     def serve(self, number: int) -> None:
-        """Run specs in one region after another, until none is left."""
+        """Run specs until none is left; after each failed spec, continue in a new region."""
         generation = 0
         while not self.is_over.is_set() and not self.waiting.empty():
             generation += 1

@@ -160,7 +160,7 @@ class Outcome:
 
 
 def toolset(source: Source = CORE) -> binaries.Toolset:
-    """Return the suites, compiled from Karpenter's module."""
+    """Return the set of the suites' programs, compiled from Karpenter's module."""
     folder = f"{source.dependency}/test/suites"
     return binaries.Toolset(
         name=f"{source.name}-{binaries.pinned(source.module, source.dependency)}",

@@ -2,9 +2,10 @@
 
 One URL serves every AWS API. moto answers the APIs it emulates well (IAM, SQS,
 EventBridge, SSM, VPCs and security groups). This package answers operations that
-moto lacks or emulates only partly, with one module per AWS noun. `backends` is the
-only module that touches moto's internals. `wire` is the only module that knows the
-AWS wire protocols. A call that neither answers fails with an error that names it.
+moto lacks or emulates only partly, with one module per type of AWS resource. `backends` is
+the only module that touches moto's internals. `wire` is the only module that knows the AWS
+wire protocols. A call that neither moto nor this package answers fails with an error that
+names the operation.
 
 Beside the AWS APIs, the same port serves two more:
 

@@ -23,12 +23,14 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m testbed.cloud", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
-    parser.add_argument("--region", default="us-west-2")
-    parser.add_argument("--cluster-name", default="joiner")
-    parser.add_argument("--cluster-endpoint", required=True)
-    parser.add_argument("--cluster-ca", required=True, help="PEM, base64-encoded")
-    parser.add_argument("--kubernetes-version", default="1.37")
-    parser.add_argument("--oidc-issuer", required=True)
+    parser.add_argument("--region", default="us-west-2", help="AWS region")
+    parser.add_argument("--cluster-name", default="joiner", help="name of the EKS cluster")
+    parser.add_argument("--cluster-endpoint", required=True, help="URL of the API server")
+    parser.add_argument(
+        "--cluster-ca", required=True, help="CA certificate of the API server: PEM, base64-encoded"
+    )
+    parser.add_argument("--kubernetes-version", default="1.37", help="version of the EKS cluster")
+    parser.add_argument("--oidc-issuer", required=True, help="issuer of service account tokens")
     parser.add_argument(
         "--kubeconfig", type=Path, help="kubeconfig of the cluster that reviews tokens"
     )
@@ -41,7 +43,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     defaults = Settings()
     for name, value in defaults.as_json().items():
         flag = f"--{name.replace('_', '-')}-seconds"
-        parser.add_argument(flag, type=float, default=value, dest=name)
+        parser.add_argument(
+            flag, type=float, default=value, dest=name, help=f"see `Settings.{name}` ({value:g})"
+        )
     return parser.parse_args(argv)
 
 

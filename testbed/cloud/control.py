@@ -111,8 +111,9 @@ class CloudControl:
             status: The HTTP status of the error.
             times: Number of calls that the fault affects; None is every call.
             delay: Seconds to wait before the answer.
-            principal: The caller that the fault matches; None is every caller.
-            after: Whether the call takes effect before its answer is lost.
+            principal: A part of the ARNs of the callers that the fault matches; None is every
+                caller.
+            after: Whether the call takes effect before its answer is late or lost.
 
         """
         self._send(
@@ -262,7 +263,10 @@ class CloudControl:
         return unimplemented
 
     def leftovers(self) -> dict[str, list[str]]:
-        """Return resources that exist now but not at the start, by resource type; empty if none."""
+        """Return names of resources that did not exist at the cloud's start, by type.
+
+        Empty if there are none.
+        """
         leftovers: dict[str, list[str]] = self._get("leftovers")["leftovers"]
         return leftovers
 

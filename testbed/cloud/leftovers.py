@@ -1,4 +1,4 @@
-"""Resources that exist now and did not exist at the start; tests assert that there are none."""
+"""Resources that did not exist at the start of the cloud; tests assert that none are left."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def identities(world: World) -> frozenset[str]:
 
 
 def report(world: World) -> dict[str, list[str]]:
-    """Return resources that exist now but not at the start, by resource type; empty if none."""
+    """Return names of resources that did not exist at the cloud's start, by type; empty if none."""
     by_kind: dict[str, list[str]] = {}
     with world.lock:
         for kind, identity in everything(world):

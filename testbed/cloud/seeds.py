@@ -1,4 +1,4 @@
-"""The region's resources at the start."""
+"""The resources that exist at the start of the cloud."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ CAPACITY_TYPES = ("spot", "on-demand")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that a user can cause. `arguments` has the meaning of each argument, by its name."""
+    """A fault that a user can cause. `arguments` has the help text of each argument, by name."""
 
     summary: str
     act: Callable[..., str]
@@ -82,13 +82,15 @@ FAULTS: Mapping[str, Fault] = {
         "interrupt the spot instance of a node", _interrupt, {"node": "name of the node"}
     ),
     "capacity": Fault(
-        "let EC2 have no capacity for an instance type in a zone",
+        "make EC2 run out of capacity for an instance type in a zone",
         _capacity,
         {"instance-type": "such as m5.large, or *", "zone": "such as us-west-2a, or *"},
     ),
     "quota": Fault("use up the quota of vCPUs", _quota, {}),
-    "throttle": Fault("let EC2 throttle calls", _throttle, {}),
-    "slow": Fault("delay the answers of AWS", _slow, {"seconds": "delay of each answer"}),
+    "throttle": Fault("make EC2 throttle every call", _throttle, {}),
+    "slow": Fault(
+        "delay every answer of AWS", _slow, {"seconds": "delay of each answer, in seconds"}
+    ),
     "image": Fault(
         "publish a new AMI", _image, {"release": "date of the release, such as 20261201"}
     ),

@@ -33,10 +33,10 @@ LOG_SECONDS = 5.0
 
 @dataclass(slots=True)
 class LiveView:
-    """Shows completed steps, the engine's lines, and the numbers of pods and nodes.
+    """Shows completed steps, the lines of Pulumi's engine, and the numbers of pods and nodes.
 
     While `joiner top` has the terminal, lines are kept in `unsaid`. When `joiner top` ends, the
-    lines of completed steps are printed. If the scenario failed, all of them are printed.
+    kept lines of completed steps are printed. If the scenario failed, all kept lines are printed.
     """
 
     console: Console

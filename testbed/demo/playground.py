@@ -1,4 +1,4 @@
-"""A testbed to try things on: the stack is deployed, and a shell finds the tools and the stack.
+"""A testbed on which users try Joiner: with the stack deployed, and variables for a shell.
 
 `make up` deploys a stack with its default NodePool. `eval "$(make env)"` sets the variables of
 `environment`, so that the commands of the documentation work in the checkout as typed.
@@ -75,9 +75,9 @@ def forget() -> None:
 
 
 def environment(state: State, directory: Path) -> Variables:
-    """Return the variables of a shell: those of the testbed, of Pulumi, and `PATH`.
+    """Return the variables to set in a shell: those of the testbed, of Pulumi, and `PATH`.
 
-    If no stack is deployed, only those of the testbed.
+    If no stack is deployed, return only those of the testbed.
     """
     if not is_deployed(directory):
         return state.environment

@@ -2,7 +2,8 @@
 
 The steps: testbed up, `pulumi up`, 200 pods, scale down to 80, a spot interruption, scale to 0, a
 pod with a volume, a node deleted by hand, `pulumi destroy` under load, no resources left. Every
-step asserts its claims. A claim that does not hold ends the scenario with the observed state.
+step asserts its claims. A claim that does not hold ends the scenario; the error has the observed
+state.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ class Scenario:
             outcome(f"{nodes} nodes gone, every instance terminated")
 
     async def keep_a_volume(self) -> None:
-        """A pod with an unbound claim gets a node and a volume; both are removed after it."""
+        """A pod with an unbound volume claim gets a node and a volume, both removed after it."""
         async with self._step("a pod with a volume") as outcome:
             await self.kube.create(STORAGE_CLASSES, STORAGE_CLASS)
             await self.kube.create(VOLUME_CLAIMS, VOLUME_CLAIM)

@@ -1,6 +1,6 @@
 """A thin asynchronous client of the Kubernetes API, for the testbed's kubelets.
 
-Objects are plain JSON. Paths are those of the API (`/api/v1/nodes/NAME/status`).
+Objects are plain JSON. Paths are those of the API (`/api/v1/nodes/NAME/status`). The exceptions:
 
 * KubernetesError          the API server answered with an error; holds its Status
   x NotFoundError          404

@@ -7,9 +7,9 @@ the instance is terminated, the Node is deleted. After other controllers have re
 finalizers, its pods are deleted as well.
 
 Two properties of kwok shape this module. kwok adopts only a Node that has kwok's annotation at
-its creation, so readiness cannot be handed over later. The `uninitialized` taint, which the
-cloud provider removes, keeps pods away until then. kwok also obeys the Node's Lease: it ignores
-a Node and its pods while another holder has the Lease.
+its creation, so this module cannot choose when kwok makes the Node Ready. Instead, the taint
+`uninitialized` keeps pods away until this module, as the cloud controller manager, removes it. kwok
+also obeys the Node's Lease: it ignores a Node and its pods while another holder has the Lease.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Kubelets(Background):
         kubeconfig: Kubeconfig of an administrator.
         cloud_url: URL of the test cloud.
         cluster_name: Name of the EKS cluster, which the user data must contain.
-        join_delay_seconds: From a running instance to its Node (20 to 40 s in AWS).
-        ready_delay_seconds: Shortest time from a Node to its first schedulable pod.
+        join_delay_seconds: Time from a running instance to its Node (20 to 40 s in AWS).
+        ready_delay_seconds: Shortest time from a Node's creation until pods can be scheduled on it.
 
     """
 

@@ -82,7 +82,7 @@ class Taint:
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrap:
-    """A kubelet's configuration. Reservations and thresholds are quantities; None: default."""
+    """A kubelet's configuration; None is its default. Reservations, thresholds are quantities."""
 
     dialect: Dialect
     cluster_name: str

@@ -8,11 +8,13 @@ calls with boto3 or the Kubernetes API. The engine, its state and the SDKs are t
 * `provider`            the interface of a stand-in provider, in plain values
 * `naming`              automatic names of resources
 * `service`             the gRPC side, shared by all providers
-* `lifetime`            ends a plugin with its engine
+* `lifetime`            ends a plugin when its engine ends
 * `awsprovider`         `pulumi-resource-aws`
 * `kubernetesprovider`  `pulumi-resource-kubernetes`
 * `dynamichost`         `pulumi-resource-pulumi-python`
 * `languagehost`        `pulumi-language-python`
 * `languageexec`        runs the program, in the project's virtual environment or outside it
 * `toolchain`           `runtime.options` of Pulumi.yaml, and `pulumi install`
+* `home`                the folder in which the engine finds the plugins
+* `engine`              runs the engine on a project
 """

@@ -146,9 +146,9 @@ class PulumiEngine:
     ) -> Changes:
         """Create and update what the program declares; return the changes. Raises `EngineError`.
 
-        The stack is created if needed. `config` replaces the stack's settings; a key without a
-        colon belongs to the project. `replace` has the URNs of resources that are replaced even if
-        they have not changed.
+        The stack is created if needed. `config` and `secrets` (encrypted) replace the stack's
+        settings; a key without a colon belongs to the project. `replace` has the URNs of resources
+        that are replaced even if they have not changed.
         """
         self._configure(stack, config or {}, secrets or {})
         again = [word for urn in replace for word in ("--replace", urn)]

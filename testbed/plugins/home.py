@@ -2,8 +2,8 @@
 
 The language hosts and the host of dynamic providers are next to the engine. The two resource
 plugins are under `PULUMI_HOME/plugins`. The engine therefore searches nothing on `PATH`, and
-the user's own plugins are never shadowed. The scripts name the interpreter that writes them, so
-each home gets new ones.
+neither uses nor replaces the user's own plugins. A stand-in is a script that names the interpreter
+which wrote it, so each home gets new scripts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ends a plugin with its engine, however the engine ends.
+"""Ends a plugin when its engine ends, in whatever way the engine ends.
 
 The engine interrupts its plugins when it has finished. If it is killed, it sends nothing; then
 only the change of the parent process shows it.

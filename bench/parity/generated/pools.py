@@ -44,7 +44,7 @@ def limits(draft: Draft) -> None:
 
 
 def min_values(draft: Draft) -> None:
-    """Add requirements with `minValues` on instance types or families."""
+    """Add requirements with `minValues` on instance types, families or sizes."""
     chance = draft.chance
     key, least = chance.choice(((TYPE, 5), (FAMILY, 3), (SIZE, 2), (TYPE, 12)))
     term = {**requirement(key, operator="Exists"), "minValues": least}
@@ -56,7 +56,7 @@ def min_values(draft: Draft) -> None:
 
 
 def pool_requirements(draft: Draft) -> None:
-    """Add NodePools with every operator, one of which contradicts itself."""
+    """Add NodePools that require `In`, `NotIn`, `Gt` and `Lt`, and one that allows no offering."""
     chance = draft.chance
     draft.pools(
         pool("not-c", requirements=[requirement(FAMILY, "c6i", "c7g", operator="NotIn")]),

@@ -44,7 +44,7 @@ def reservations(draft: Draft) -> None:
 
 
 def static_pools(draft: Draft) -> None:
-    """Add a static NodePool with zero or one node, to which no pod may add nodes."""
+    """Add a static NodePool with zero or one node; no pod may add nodes to this NodePool."""
     fixed = pool("a-static", labels={"example.com/fixed": "yes"})
     fixed["spec"]["replicas"] = draft.chance.randint(0, 3)
     draft.pools(fixed)
@@ -60,7 +60,7 @@ def static_pools(draft: Draft) -> None:
 
 
 def overlays(draft: Draft) -> None:
-    """Add overlays that change prices, and one with a custom resource."""
+    """Add three overlays, each of which changes prices or adds a custom resource."""
     chance = draft.chance
     wanted: tuple[list[Object], ...] = (
         [requirement(FAMILY, chance.choice(FAMILIES)[0])],
@@ -138,7 +138,7 @@ def ports_of_daemons(draft: Draft) -> None:
 
 
 def volumes_made_before(draft: Draft) -> None:
-    """Add ephemeral volumes that exist before their pod is bound, immediate or not."""
+    """Add ephemeral volumes that exist before their pod is bound, with either binding mode."""
     chance = draft.chance
     mode = chance.choice(("Immediate", "WaitForFirstConsumer"))
     draft.storage_classes(f"made-{mode.lower()}", volumeBindingMode=mode)

@@ -68,7 +68,7 @@ def other_spread(draft: Draft) -> None:
 
 
 def spread_of_others(draft: Draft) -> None:
-    """Add topology spread that counts pods of other groups, or not the pods themselves."""
+    """Add topology spread that also counts pods of other groups, or only those."""
     shared = {"tier": draft.name()}
     draft.group(
         {"topologySpreadConstraints": [spread(shared, ZONE)]},
@@ -105,7 +105,7 @@ def match_label_keys(draft: Draft) -> None:
 
 
 def taints_policy(draft: Draft) -> None:
-    """Add topology spread that ignores nodes whose taints the pods do not tolerate."""
+    """Add topology spread with a `nodeTaintsPolicy`, and nodes that the pods do not tolerate."""
     chance = draft.chance
     taint = {"key": "closed", "value": "yes", "effect": "NoSchedule"}
     draft.pools(

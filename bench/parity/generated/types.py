@@ -1,4 +1,4 @@
-"""The instance types: 25 to 27 in three zones."""
+"""The instance types: 27 in three zones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.parity.worlds import FAMILY, ZONES, Object, instance_type, offering
 
 
 def types(chance: random.Random) -> list[Object]:
-    """Return 25 to 27 instance types in three zones; some offerings are missing or unavailable."""
+    """Return 27 instance types in three zones; some offerings are missing or unavailable."""
     kinds = []
     for family, ratio, per_cpu, arch in FAMILIES:
         for size, cpu in SIZES:

@@ -7,8 +7,8 @@ template, network resource, role, instance profile or policy becomes visible. Un
 - a call that names the resource fails with the service's "does not exist" error;
 - listings omit it.
 
-Writes to IAM are strongly consistent and not affected. `Settings.tagging` is the delay of
-EC2 tags, which become visible later than the resource they belong to.
+Calls that write to IAM are not affected: IAM's writes are strongly consistent. `Settings.tagging`
+is the delay of EC2 tags, which become visible later than the resource they belong to.
 """
 
 from __future__ import annotations

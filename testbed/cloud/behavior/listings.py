@@ -76,7 +76,8 @@ def answer(world: World, call: Call, how: Paging, body: bytes, ask: Ask) -> Resp
     """Answer a list operation from moto's complete listing.
 
     Reads every page from moto, drops resources that are not visible yet, and returns one page of
-    the rest. Returns moto's response unchanged if it is an error.
+    the rest. `body` is the request's body, and `ask` sends moto the request with another body.
+    Returns moto's response unchanged if it is an error.
     """
     items: list[Any] = []
     token = None

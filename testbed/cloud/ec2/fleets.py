@@ -1,8 +1,8 @@
-"""CreateFleet of type `instant`, and RunInstances: which capacity pools serve a launch, and prices.
+"""CreateFleet of type `instant`, and RunInstances: which capacity pools serve a launch.
 
-Every pair of launch template and override is a candidate. The answer reports candidates
-that cannot be launched in `Errors`. The others are filled in the order of the allocation
-strategy until the target capacity is met.
+Every pair of launch template and override is a candidate. `Errors` in the answer lists the
+candidates that cannot be launched. Instances come from the other candidates, in the order of
+the allocation strategy, until the target capacity is met.
 """
 
 from __future__ import annotations

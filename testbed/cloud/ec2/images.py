@@ -63,7 +63,7 @@ def publish(world: World, published: Published) -> None:
 
 
 def seed(world: World) -> None:
-    """Publish images for the cluster's Kubernetes minor version and the two next to it."""
+    """Publish images for the cluster's Kubernetes minor version, the one before and the next."""
     major, minor = world.cluster.version.split(".")[:2]
     for offset in (-1, 0, 1):
         version = f"{major}.{int(minor) + offset}"
@@ -122,7 +122,10 @@ def _eks(name: str, root: str, architecture: str, created: datetime, *, latest: 
 
 
 def bottlerocket(version: str) -> Iterator[Published]:
-    """Yield the Bottlerocket images, plain and NVIDIA, by full version, short version, `latest`."""
+    """Yield the Bottlerocket images, plain and NVIDIA.
+
+    Their SSM parameters are named by full version, by short version, and `latest`.
+    """
     for number, (release, moment) in enumerate(BOTTLEROCKET_RELEASES.items(), start=1):
         short = release.split("-")[0]
         for architecture in ("x86_64", "arm64"):

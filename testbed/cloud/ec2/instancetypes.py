@@ -1,4 +1,4 @@
-"""Instance types and their offerings: moto's data, with cached fragments and paging."""
+"""Instance types and their offerings: moto's data, with cached XML and paging."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def usage_classes(instance_type: str) -> list[str]:
 
 
 def pods_by_interfaces(instance_type: str) -> int:
-    """Return the pod limit of an instance type: the IPs of its interfaces on the default card.
+    """Return the pod limit of an instance type: the IPs of its default network card.
 
     interfaces × (IPv4 addresses per interface - 1) + 2, as in EKS's max-pods formula.
     """

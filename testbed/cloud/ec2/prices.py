@@ -1,9 +1,9 @@
 """Prices from a formula: deterministic and plausible, but not AWS's prices.
 
 The on-demand price of an instance type is a sum over vCPUs, memory, accelerators and local
-disks. Graviton is 20 % cheaper and AMD 10 %. Each generation is 1.5 % cheaper than the one
-before. Burstable types cost two thirds. The spot price is 25 to 60 % of the on-demand price,
-by a hash of instance type and zone.
+disks. vCPUs and memory are 20 % cheaper with Graviton than with Intel and 10 % cheaper with AMD,
+1.5 % cheaper than in the generation before, and a third cheaper in burstable types. The spot price
+is 25 to 60 % of the on-demand price, by a hash of instance type and zone.
 """
 
 from __future__ import annotations

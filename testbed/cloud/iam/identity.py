@@ -1,7 +1,7 @@
 """Authentication: the caller is the testbed's admin or a role session.
 
 Sessions come from the Pod Identity agent, AssumeRoleWithWebIdentity or AssumeRole, as on
-EKS. Each checks the role's trust policy first.
+EKS. All three check the role's trust policy first.
 """
 
 from __future__ import annotations

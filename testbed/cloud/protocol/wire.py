@@ -83,7 +83,7 @@ class Call:
         return value
 
     def stop_if_dry_run(self) -> None:
-        """Raise DryRunOperation for a dry run; callers call this after every check."""
+        """Raise DryRunOperation for a dry run; operations call this after all their checks."""
         if self.parameters.get("DryRun"):
             raise dry_run_succeeded()
 

@@ -1,4 +1,4 @@
-"""The resources of the region as plain values; the modules of each noun implement behavior."""
+"""The resources of the region as plain values; behavior is in the modules of each type."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Timers:
             self._changed.notify()
 
     def make_all_due(self) -> None:
-        """Make every pending action due now, in its order."""
+        """Make all pending actions due now; they keep their order."""
         with self._changed:
             self._due = [(0.0, next(self._order), action) for *_, action in sorted(self._due)]
             self._changed.notify()

@@ -22,7 +22,7 @@ class EksResource(Resource):
     is_taggable = True
 
     def change_tags_at(self, arn: str, old: Bag, new: Bag) -> None:
-        """Change the tags of the resource with an ARN from the old inputs' to the new ones'."""
+        """Change the tags of the resource `arn` from those of old inputs to those of new ones."""
         change_tags(
             old,
             new,

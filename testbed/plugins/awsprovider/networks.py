@@ -63,7 +63,7 @@ class NetworkResource(Resource):
         return {"TagSpecifications": [{"ResourceType": self.kind, "Tags": tags}]} if tags else {}
 
     def change_tags(self, identity: str, old: Bag, new: Bag) -> None:
-        """Change the resource's tags from the old inputs' to the new ones'."""
+        """Change the resource's tags from those of the old inputs to those of the new."""
         change_tags(
             old,
             new,
@@ -86,7 +86,8 @@ class NetworkResource(Resource):
 def wait(state_of: Callable[[], str | None], *, until: str | None, what: str) -> None:
     """Poll until `state_of` returns the state `until`; None is the state of a deleted resource.
 
-    Raises `ProviderError` if the state is `failed`, or after `WAIT_SECONDS`.
+    Raises `ProviderError`, whose message names the resource as `what`, if the state is `failed`, or
+    after `WAIT_SECONDS`.
     """
     end = time.monotonic() + WAIT_SECONDS
     while (state := state_of()) != until:

@@ -108,7 +108,7 @@ def change_tags(
     tag: Callable[[dict[str, str]], object],
     untag: Callable[[list[str]], object],
 ) -> None:
-    """Make the calls, if any, that change the old inputs' tags to the new ones'."""
+    """Make the calls, if any, that change the tags of the old inputs to those of the new."""
     before, after = old.get("tags") or {}, new.get("tags") or {}
     if removed := [key for key in before if key not in after]:
         untag(removed)

@@ -3,7 +3,7 @@
 The SDK is generated from the real provider's schema. Loading it takes longer than all the work of
 the stand-in, so the types are cached as JSON, one file for each version of the SDK and this module.
 
-A form is a name ("string", "number", "boolean", "any"), or a list that begins with what it is:
+A *form* is such a type, as a name ("string", "number", "boolean", "any") or as one of the lists
 `["list", form]`, `["map", form]`, `["object", {name: form}, [required names]]`, or
 `["either", [forms]]`.
 """

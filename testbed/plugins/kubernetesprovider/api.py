@@ -199,7 +199,7 @@ class Api:
         return parsed
 
     def kind_of(self, api_version: str, kind: str) -> Kind | None:
-        """Return how the server serves a kind, or None if it does not, as before its CRD exists."""
+        """Return how the server serves a kind; None if it does not, as before the CRD exists."""
         with self._lock:
             if (api_version, kind) not in self._kinds:
                 try:
@@ -240,7 +240,10 @@ class Api:
         return self.request("POST", path.rpartition("/")[0], body=thing, query=query)
 
     def own_fields(self, path: str, entries: list[Bag], *, version: str) -> None:
-        """Replace the managed fields. Raises `ApiError` if the object changed after `version`."""
+        """Replace the managed fields of the object at a path by `entries`.
+
+        Raises `ApiError` if the object has changed since its resource version was `version`.
+        """
         steps = [
             {"op": "replace", "path": "/metadata/managedFields", "value": entries},
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
