@@ -224,7 +224,7 @@ class History(PortUser):
         return True
 
     async def unfinished_commands(self) -> list[Disruption] | None:
-        """Return, once, the commands that an earlier leader began and did not end.
+        """Return the commands that an earlier leader began and did not end; later calls return [].
 
         Returns None if they cannot be read now, and an empty list if the API server does not serve
         Disruptions or refuses access to them.

@@ -1,4 +1,4 @@
-"""Read the snapshot of the cluster that disruption decides on."""
+"""Reads the input of disruption decisions from the mirror and the cloud."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ async def read_problem(
     """Return the disruption problem of the cluster as it is now.
 
     `admitted` returns those of the given NodePools that may create nodes; it may lower their
-    limits.
-    `start_times` are the `workload_start_times` of the previous problem.
+    limits. `start_times` are the `workload_start_times` of the previous problem.
     """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types

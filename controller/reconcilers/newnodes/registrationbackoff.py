@@ -27,7 +27,7 @@ class RegistrationBackoff(PortUser):
     registrations: Registrations
 
     def most_new(self, pool: NodePool) -> int | None:
-        """Return how many nodes the pool may create now; None if unlimited."""
+        """Return how many nodes the pool may create now: 0 or 1, or None if unlimited."""
         name = pool.metadata.name
         if self.registrations.next_try(name) is None:
             return None

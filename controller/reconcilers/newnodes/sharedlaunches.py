@@ -56,9 +56,8 @@ def with_reservations(
     """Return the names of the NodePools that can use a capacity reservation.
 
     Their nodes are launched one by one, because a reservation may not have enough instances left
-    for all of them.
-    `types` are the instance types by NodePool. For NodePools without an entry, such as static ones,
-    the status of the EC2NodeClass decides.
+    for all of them. `types` are the instance types by NodePool. For NodePools without an entry,
+    such as static ones, the status of the EC2NodeClass decides.
     """
     return frozenset(
         pool.metadata.name

@@ -111,8 +111,8 @@ class ClaimWriter(PortUser):
         """Create a node's NodeClaim; returns None if the pool was deleted or its template changed.
 
         `seen` is the pool that the scheduler read. A NodeClaim with the template of `seen` and the
-        hash of a newer template would never drift.
-        `types` are the pool's instance types; `reason` is the label value in metrics.
+        hash of a newer template would never drift. `types` are the pool's instance types; `reason`
+        is the value of the label `reason` in metrics.
 
         Raises:
             ApiError: the API server did not create it.

@@ -1,1 +1,1 @@
-"""Writes whether each NodeOverlay is in effect, and if not, which overlay it conflicts with."""
+"""Writes whether each NodeOverlay is in effect, and if not, why: an invalid field or a conflict."""

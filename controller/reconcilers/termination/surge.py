@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Surge(PortUser):
-    """Restarts the Deployments of a draining node's pods that have `joiner.dev/surge: "true"`."""
+    """Restarts the Deployments of a draining node's pods with annotation `joiner.dev/surge`."""
 
     ports: Ports
     _until: dict[str, dict[str, datetime]] = field(default_factory=dict)
