@@ -104,7 +104,7 @@ class Joiner:
         await until("nothing of Joiner is left", lambda: is_empty(self.kube))
 
     def replicas(self) -> Mapping[str, Sequence[int]]:
-        """Return the processes of the Deployment's pods, by pod."""
+        """Return the process ids of the Deployment's pods, by pod."""
         return memory.families(self.testbed.directory, "-m controller run")
 
     async def write_catalogue(self, out: Path, work: Path) -> str:

@@ -3,9 +3,9 @@
     python -m bench.faults --seeds 1-500 [--only FAULT] [--pods N] [--gangs N] [--jobs N]
 
 Each seed is one run with one fault. Pods are created, their nodes are replaced, most pods are
-deleted and then the rest, and the fault occurs in each phase. The same seed repeats the same run.
-Prints the findings, how to repeat each, and `N runs, F findings`. The exit code is 1 if there are
-any findings.
+deleted and then the rest; the fault occurs in all of these phases, or only in some. The same seed
+repeats the same run. Prints the findings, how to repeat each, and `N runs, F findings`. The exit
+code is 1 if there are any findings.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Fault:
         return 0.0
 
     async def inject(self, scene: Scene) -> None:
-        """Act on the scene until cancelled; called once in each phase."""
+        """Act on the scene until cancelled; called once in each of the fault's phases."""
 
     def end(self, scene: Scene) -> None:
         """Repair what would never recover by itself."""

@@ -30,7 +30,10 @@ thread, because there are as many processes as cores.
 
 
 def fault_and_number(seed: int, only: str) -> tuple[str, int]:
-    """Return the fault of a seed's run, and the run's index among those with that fault."""
+    """Return the fault of a seed's run, and the run's index among those with that fault.
+
+    `only` is the fault of every run; if it is empty, the faults take turns.
+    """
     if only:
         return only, seed - 1
     names = list(FAULTS)

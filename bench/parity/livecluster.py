@@ -1,9 +1,9 @@
 """Replay an answer on a real control plane: its nodes, its pods, and the real kube-scheduler.
 
-Everything in a world is created as recorded: namespaces, classes, volumes, DaemonSets, and the
-existing nodes with their running pods. Substitutes stand in for what a bare control plane lacks: a
-provisioner that creates the volumes for which kube-scheduler has chosen a node, and a RuntimeClass
-for each pod overhead.
+Everything in a world is created as recorded: namespaces, StorageClasses, volumes, DaemonSets, and
+the existing nodes with their running pods. Substitutes stand in for what a bare control plane
+lacks: a provisioner that creates the volumes for which kube-scheduler has chosen a node, and a
+RuntimeClass for each pod overhead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LiveCluster:
         self._namespaces: set[str] = {"default", "kube-system"}
 
     async def set(self, world: Mapping[str, Any], coming: Iterable[NodeInfo]) -> None:
-        """Create everything of a world except its pending pods, and the `coming` new nodes.
+        """Create the `coming` new nodes, and everything of a world except its pending pods.
 
         Returns once kube-scheduler considers every node. Raises AssertionError if it does not.
         """

@@ -77,9 +77,9 @@ class Changes:
 class PulumiEngine:
     """The engine, on one project. Stacks are in a file backend in `directory`.
 
-    It writes nothing to the project's folder, and reads nothing from the user's Pulumi home. Only
-    one operation may run on a stack at a time. Every method that runs the engine raises
-    `EngineError` if the engine fails.
+    Only `install` and `add_package` write to the project's folder, and nothing reads the user's
+    Pulumi home. Only one operation may run on a stack at a time. Every method that runs the engine
+    raises `EngineError` if the engine fails.
     """
 
     directory: Path

@@ -27,7 +27,7 @@ STOP_SECONDS = 5.0  # grace period of pods when the testbed stops
 
 
 class Workloads(Background):
-    """Two system nodes whose pods are local processes.
+    """The system nodes, two by default, whose pods are local processes.
 
     `directory` belongs to this object: it marks its processes, and its `logs` has their output.
     Pods run in `checkout` and use the interpreter `python`. `start` returns once the nodes are

@@ -105,7 +105,10 @@ def terminate(
     code: str = "Client.UserInitiatedShutdown",
     message: str = "User initiated shutdown",
 ) -> None:
-    """Start the termination of an instance; does nothing if it is already terminating."""
+    """Start the termination of an instance; does nothing if it is already terminating.
+
+    `code` and `message` become its state reason.
+    """
     if instance.is_gone:
         return
     who = "User" if code.startswith("Client") else "Service"

@@ -39,6 +39,7 @@ def select(
 ) -> list[T]:
     """Return the values that match every filter of the call.
 
+    `attributes` has, by a filter's name, what the filter compares. `tags` returns a value's tags.
     Raises InvalidParameterValue for a filter that the operation does not support.
     """
     tests = [_test(item, attributes, tags) for item in call.get("Filters", [])]

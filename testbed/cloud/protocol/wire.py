@@ -241,13 +241,16 @@ def _uses_query_protocol(service: str) -> bool:
 
 
 def ec2_items(operation: str, member: str, values: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return each value of a listing as its own `<item>`, for caching and later assembly."""
+    """Return each value of a listing as its own `<item>`, for caching and later assembly.
+
+    `member` is the listing's name in the operation's output.
+    """
     shape = model("ec2").operation_model(operation).output_shape.members[member]
     return [_element("item", shape.member, value) for value in values]
 
 
 def ec2_list(operation: str, member: str, items: Iterable[str], *, next_token: str | None) -> Xml:
-    """Return a listing assembled from items."""
+    """Return the answer with the listing `member`, assembled from items of `ec2_items`."""
     shape = model("ec2").operation_model(operation).output_shape.members[member]
     name = shape.serialization.get("name", member)
     token = f"<nextToken>{next_token}</nextToken>" if next_token else ""

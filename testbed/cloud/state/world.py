@@ -170,7 +170,7 @@ class World:
     """The names of every resource that existed at the start."""
 
     def delay_visibility(self, identity: str, seconds: float | None = None) -> None:
-        """Make a new resource visible after a delay in s, by default `Settings.visible_after`."""
+        """Make a new resource visible after `seconds`; None is `Settings.visible_after`."""
         after = self.settings.visible_after if seconds is None else seconds
         if after:
             self.unseen.add(identity)
