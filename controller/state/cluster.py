@@ -168,6 +168,10 @@ class Cluster:
         self._nodes_by_instance: dict[str, tuple[StateNode, ...]] = {}
         self._sorted_nodes: list[_Entry] = []
         self._changed_instances: set[str] = set()
+        self._lost_nodes: set[str] = set()
+        """Provider IDs of NodeClaims whose Node was deleted. The NodeClaim stays for a while, since
+        kubelet may create the Node again, but kube-scheduler can bind no pod there."""
+
         self._usage = PoolUsage()
         self._marked: set[str] = set()
         self._nominated: dict[str, _Nomination] = {}
@@ -628,9 +632,17 @@ class Cluster:
         if kind in (kinds.NODE, kinds.NODE_CLAIM):
             self._marked.discard(key)
             self._nominated.pop(key, None)
+            self._record_lost_node(kind, value)
         elif kind == kinds.CAPACITY_BUFFER:
             self._buffer_pods.pop(key, None)
         self._notify(kind, value, None)
+
+    def _record_lost_node(self, kind: Kind[Any], removed: Node | NodeClaim) -> None:
+        group = _group_of(kind, removed)
+        if self._claims_by_provider_id.of(group) and not self._nodes_by_provider_id.of(group):
+            self._lost_nodes.add(group)
+        else:
+            self._lost_nodes.discard(group)
 
     def _notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
         if kind in self._synced:
@@ -640,6 +652,8 @@ class Cluster:
         for index in self._indices.get(kind, ()):
             index.add(key, value)
         self._record_instance_change(kind, value)
+        if kind == kinds.NODE:
+            self._lost_nodes.discard(value.spec.provider_id)
         if len(self._changed_instances) >= JOINED_AT_ONCE:
             self._join_changes()
         if kind == kinds.POD:
@@ -711,7 +725,8 @@ class Cluster:
         claims = self._claims_by_provider_id.sorted_by_name(group)
         nodes = self._nodes_by_provider_id.sorted_by_name(group)
         if not nodes:
-            return tuple(_state_node(None, claim) for claim in claims)
+            is_lost = group in self._lost_nodes
+            return tuple(_state_node(None, claim, is_lost=is_lost) for claim in claims)
         first = _state_node(nodes[0], self.claim_of(nodes[0]))
         return (first, *(_state_node(node, None) for node in nodes[1:]))
 
@@ -750,9 +765,10 @@ def _is_stale(value: KubernetesObject, known: KubernetesObject) -> bool:
     return int(theirs) <= int(ours)
 
 
-def _state_node(node: Node | None, claim: NodeClaim | None) -> StateNode:
+def _state_node(node: Node | None, claim: NodeClaim | None, *, is_lost: bool = False) -> StateNode:
     parts = [part.metadata for part in (node, claim) if part is not None]
-    return StateNode(node=node, claim=claim, deleting=any(part.is_deleting for part in parts))
+    deleting = is_lost or any(part.is_deleting for part in parts)
+    return StateNode(node=node, claim=claim, deleting=deleting)
 
 
 def _names_of(node: StateNode) -> tuple[str, ...]:

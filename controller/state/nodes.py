@@ -27,7 +27,8 @@ disrupted."""
 class StateNode:
     """A node: in flight if it is only a NodeClaim, unmanaged if it is only a Node.
 
-    `deleting` is True if either object has a deletion timestamp or is marked for disruption.
+    `deleting` is True if either object has a deletion timestamp or is marked for disruption, or if
+    the Node was deleted before its NodeClaim.
     `buffered` nodes hold virtual pods of a CapacityBuffer.
     """
 

@@ -200,6 +200,22 @@ def test_a_pod_that_cannot_be_evicted_is_not_rescheduled_yet(
     assert names(cluster.reschedulable_pods(NOW)) == moving
 
 
+def test_a_claim_whose_node_was_deleted_counts_as_deleting_until_the_node_returns(
+    cluster: Cluster,
+) -> None:
+    node = make_node("n1", provider_id="aws:///a/i-1")
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="aws:///a/i-1"))
+    assert [m.deleting for m in cluster.state_nodes(NOW)] == [False]  # its node has not joined
+    add(cluster, kinds.NODE, node)
+
+    cluster.apply(kinds.NODE, Change("DELETED", node))
+    assert [m.deleting for m in cluster.state_nodes(NOW)] == [True]
+
+    returned = changed(node, metadata={"uid": "another"})
+    add(cluster, kinds.NODE, returned)
+    assert [m.deleting for m in cluster.state_nodes(NOW)] == [False]
+
+
 def test_a_state_node_is_deleting_if_its_node_or_claim_is(cluster: Cluster) -> None:
     add(
         cluster,
