@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.apis import kinds, labels
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.workloads import (
@@ -118,11 +120,14 @@ class MoveScenario(ConsolidationScenario):
 
     def __init__(self, **disruption: object) -> None:
         super().__init__(**{"consolidateAfter": "Never", **disruption})
-        self.change_leader(SameProcess(EVICTIONS_FREE, Settings(gangs=True)))
+        self.start_leader()
         for name in ("old", "new"):
             self.add(name, "c5.large", drifted=name == "old")
             member = {labels.COSCHEDULING_GROUP: "train"}
             self.world.seed(make_pod(f"worker-{name}", node=name, labels=member))
+
+    def start_leader(self) -> None:
+        self.change_leader(SameProcess(EVICTIONS_FREE, Settings(gangs=True)))
 
 
 async def test_all_nodes_of_a_gang_stay_until_all_their_replacements_are_initialized() -> None:
@@ -141,6 +146,33 @@ async def test_all_nodes_of_a_gang_stay_until_all_their_replacements_are_initial
     await scenario.work(2)
 
     assert sorted(scenario.going()) == ["new", "old"]
+
+
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["same leader", "new leader"])
+async def test_a_gang_whose_pending_pod_starts_elsewhere_before_its_nodes_go_is_not_split(
+    is_resumed: bool,
+) -> None:
+    scenario = MoveScenario()
+    await scenario.work(1)
+    if is_resumed:
+        scenario.start_leader()
+        await scenario.work(1)
+    member = {labels.COSCHEDULING_GROUP: "train"}
+    scenario.add("late", "c5.large")
+    scenario.world.seed(make_pod("worker-late", node="late", labels=member))
+    for replacement in scenario.made():
+        scenario.make_ready(replacement)
+
+    await scenario.work(2)
+    assert scenario.going() == []
+    assert not scenario.is_marked("old")
+
+    scenario.world.pass_time(minutes=2)  # a failed disruption is retried after a pause
+    for _ in range(3):
+        await scenario.work(2)
+        for replacement in scenario.made():
+            scenario.make_ready(replacement)
+    assert {"late", "new", "old"} <= set(scenario.going())
 
 
 async def test_a_gang_that_budgets_do_not_admit_is_named_in_the_event_of_its_nodes() -> None:

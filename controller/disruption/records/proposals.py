@@ -16,6 +16,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.candidates import Candidates
 from controller.disruption.commands import Candidate, Command, Reason
+from controller.disruption.gangs import Units, units_of
 from controller.disruption.methods import repair
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionProblem
@@ -83,8 +84,13 @@ def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str
         if node not in here or here[node].claim.metadata.name != claim:
             return f"node {node}: {survey.blocked.get(node, 'it is deleted or being deleted')}"
     command = _command(spec, reason, [here[name] for name in spec.nodes], problem)
-    units = [survey.units[name] for name in spec.nodes if name in survey.units]
-    return replace(command, gangs=tuple(sorted({gang for one in units for gang in one.gangs})))
+    return replace(command, gangs=_gangs(spec, survey.units))
+
+
+def _gangs(spec: DisruptionSpec, units: Units) -> tuple[str, ...]:
+    """Return the gangs that run on the nodes of a spec, sorted."""
+    of_nodes = [units[name] for name in spec.nodes if name in units]
+    return tuple(sorted({gang for unit in of_nodes for gang in unit.gangs}))
 
 
 def _survey(problem: DisruptionProblem, reason: Reason) -> Candidates:
@@ -99,7 +105,8 @@ def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
     """Return the rest of a command that an earlier leader began, or None if there is none.
 
     The rest is the nodes that are marked for disruption and not yet being deleted. The command is
-    not validated again, because its replacements exist.
+    not validated again, because its replacements exist. Its gangs are given only if no node has
+    gone: afterwards, the gangs restart anyway.
     """
     reason = _reason(spec)
     here = {candidate.name: candidate for _, candidate in candidates.registered(problem)}
@@ -108,7 +115,10 @@ def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
         for node, claim in _named(spec)
         if node in here and here[node].claim.metadata.name == claim and here[node].is_marked
     ]
-    return _command(spec, reason, left, problem) if reason is not None and left else None
+    if reason is None or not left:
+        return None
+    gangs = _gangs(spec, units_of(problem)) if len(left) == len(spec.nodes) else ()
+    return replace(_command(spec, reason, left, problem), gangs=gangs)
 
 
 def _reason(spec: DisruptionSpec) -> Reason | None:

@@ -55,6 +55,7 @@ from controller.reconcilers.writing import (
     with_conditions,
     with_drain_until,
 )
+from controller.state.gangs import stays
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 from controller.telemetry.events import EventType
@@ -363,7 +364,8 @@ class Orchestrator(PortUser):
     async def _may_delete(self, in_flight: InFlightCommand) -> bool:
         """Whether the NodeClaims may be deleted, because all replacements are initialized.
 
-        Ends the command if a replacement was deleted or is not initialized in time.
+        Ends the command if a replacement was deleted or is not initialized in time, or if a gang of
+        its nodes runs on other nodes by now.
         """
         if in_flight.deleting_since is not None:
             return True
@@ -378,6 +380,9 @@ class Orchestrator(PortUser):
             if not conditions.is_true(known.status.conditions, INITIALIZED):
                 waiting.append(known)
         if not waiting:
+            if spread := self._spread(in_flight.command):
+                await self._give_up_all(in_flight, spread)
+                return False
             in_flight.deleting_since = now
             return True
         timeout = self._readiness()
@@ -394,6 +399,19 @@ class Orchestrator(PortUser):
                 NODE_CLAIM, claim, "Normal", "DisruptionWaitingReadiness", message
             )
         return False
+
+    def _spread(self, command: Command) -> str:
+        """Return which gang of a command's nodes runs on another node too, empty if none does.
+
+        Pending pods of the gang may have been bound there while replacements started.
+        """
+        for gang in command.gangs:
+            on = {pod.spec.node_name for pod in self.cluster.pods_of_gang(gang) if stays(pod)}
+            for name in sorted(on - {"", *command.names}):
+                state = self.cluster.state_node(name)
+                if state is None or not state.deleting:
+                    return f"gang {gang} runs on node {name}, too"
+        return ""
 
     def _readiness(self) -> timedelta:
         shortest, longest = READINESS
