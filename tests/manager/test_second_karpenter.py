@@ -251,6 +251,23 @@ async def test_a_claim_without_a_status_at_the_takeover_is_not_adopted(
     await world.end()
 
 
+async def test_an_inherited_claim_whose_instance_ec2_does_not_list_yet_is_not_adopted() -> None:
+    """Once EC2 lists the instance, its tags name another installation."""
+    world = Neighbourhood(tags={labels.TAG_INSTALLATION: "another"})
+    world.api.seed(make_eager_pool(), make_nodeclass())
+    await world.create(finalizers=[labels.TERMINATION_FINALIZER])
+    await world.launch()
+    unlisted = world.cloud.instances_by_id.pop(PROVIDER_ID)
+    await world.begin()
+    await asyncio.sleep(60)
+
+    world.cloud.instances_by_id[PROVIDER_ID] = unlisted
+    await asyncio.sleep(900)
+
+    world.expect_untouched()
+    await world.end()
+
+
 async def test_a_claim_of_a_second_controller_is_not_managed_and_reports_it(
     world: Neighbourhood,
 ) -> None:

@@ -92,7 +92,8 @@ class Tagging(PortUser):
     async def _adopt(self, claim: NodeClaim) -> timedelta | None:
         """Adopt the NodeClaim's instance, or publish why Joiner does not."""
         wish = claim.metadata.annotations.get(labels.ADOPT)
-        is_wanted = wish == "true" or (wish is None and claim.metadata.uid in self._inherited)
+        is_inherited = wish is None and claim.metadata.uid in self._inherited
+        is_wanted = wish == "true" or is_inherited
         try:
             owner = await self._owner(claim)
             if owner not in ("", self.installation):
@@ -110,7 +111,9 @@ class Tagging(PortUser):
         except NodeClaimNotFoundError:
             if not is_wanted and wish == "false":
                 return None
-            wait = timedelta(0) if is_wanted else await self._until_abandoned(claim)
+            wait = timedelta(0)
+            if wish != "true":
+                wait = await self._until_abandoned(claim, is_inherited=is_inherited)
             if wait > timedelta(0):
                 return wait
         except CloudProviderError as error:
@@ -119,21 +122,21 @@ class Tagging(PortUser):
         await self._annotate(claim, {**self._ours, labels.OWN_INSTANCE: claim.status.provider_id})
         return None
 
-    async def _until_abandoned(self, claim: NodeClaim) -> timedelta:
+    async def _until_abandoned(self, claim: NodeClaim, *, is_inherited: bool) -> timedelta:
         """Return how long a NodeClaim without instance may still belong to another controller.
 
         EC2 may omit an instance that was just launched. Another controller deletes its NodeClaim
-        itself if the instance ends, or if no Node joins in time.
+        itself if the instance ends, or if no Node joins in time. The controller of an inherited
+        NodeClaim has probably ended, so a Node does not prove that it is at work.
         """
-        is_launched_here = (
-            claim.metadata.annotations.get(labels.TAG_INSTALLATION) == self.installation
-        )
+        marks = claim.metadata.annotations
+        is_abandoned = is_inherited or marks.get(labels.TAG_INSTALLATION) == self.installation
         is_registered = conditions.is_true(claim.status.conditions, REGISTERED)
-        limit = STARTING if is_launched_here or is_registered else REGISTERING
+        limit = STARTING if is_abandoned or is_registered else REGISTERING
         now, launched = self.clock(), conditions.find(claim.status.conditions, LAUNCHED)
         since = launched.last_transition_time if launched and launched.is_true else None
         wait = (since or now) + limit - now
-        if wait > timedelta(0) or is_launched_here or not await self._has_node(claim):
+        if wait > timedelta(0) or is_abandoned or not await self._has_node(claim):
             return wait
         return STARTING
 
