@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -313,18 +313,25 @@ class Auditor:
             self.find(f"an eviction left {serving} pods of {app}, and its budget needs {needed}")
 
     def check_disruption(
-        self, name: str, claims: Sequence[Body], nodes: Iterable[Body], pods: Iterable[Body]
+        self,
+        name: str,
+        claims: Sequence[Body],
+        nodes: Iterable[Body],
+        pods: Iterable[Body],
+        *,
+        announced: Container[str] = (),
     ) -> None:
         """Check that the voluntary disruption of NodeClaim `name` disrupts whole gangs.
 
         Called when the NodeClaim is deleted.
         All other nodes that run pods of the node's gangs must be marked for disruption before the
         first NodeClaim is deleted. Pods that were created after the node was marked belong to a
-        gang that restarted.
+        gang that restarted. The deletion is not voluntary if a message announced that the instance
+        (an ID in `announced`) ends.
         """
         by_name = {claim["metadata"]["name"]: claim for claim in claims}
         mark = _voluntary(by_name[name]) if name in by_name else None
-        if mark is None:
+        if mark is None or _instance(by_name[name]) in announced:
             return
         marked = datetime.fromisoformat(mark["lastTransitionTime"])
         provider = {node["metadata"]["name"]: node["spec"].get("providerID") for node in nodes}
@@ -421,9 +428,16 @@ class Auditor:
         self._foreign |= foreign
 
     def _endings(self, view: View) -> None:
-        """Check that no instance terminates while it has pods that were not asked to terminate."""
+        """Check that no instance terminates while it has pods that were not asked to terminate.
+
+        An instance that got the address of a former one may end before it registers, while the Node
+        with its name is still that of the former instance.
+        """
+        of_node = {n["metadata"]["name"]: n["spec"].get("providerID") for n in view.nodes}
         for instance in view.instances:
             if instance.lives or instance.touched or instance.id not in self._lived:
+                continue
+            if of_node.get(instance.node, instance.provider_id) != instance.provider_id:
                 continue
             cut_off = [
                 pod["metadata"]["name"]

@@ -194,8 +194,9 @@ class Run:
         if (call.verb, call.kind) == ("delete", "NodeClaim"):
             bodies = self.api.bodies
             self.auditor.check_disruption(
-                call.name, [*bodies(kinds.NODE_CLAIM)], bodies(kinds.NODE), bodies(kinds.POD)
-            )
+                call.name, [*bodies(kinds.NODE_CLAIM)], bodies(kinds.NODE), bodies(kinds.POD),
+                announced=self.region.announced,
+            )  # fmt: skip
 
     def _count(self, evicted: str) -> None:
         """Check that an eviction leaves a workload as many pods as its budget requires."""

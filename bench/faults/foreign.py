@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.faults.region import CLUSTER, Instance, Region
+from bench.faults.replicas import EPOCH, wall_clock
 from controller.apis import kinds
 from controller.apiserver.fake import FakeApiServer
 from tests.neighbours import AUTO_MODE, NEIGHBOURS, OTHER_KARPENTER, Neighbour
@@ -124,6 +125,8 @@ class ForeignObjects:
             "name": SECOND_POOL,
         }
         status = claim.pop("status")
+        now = {"lastTransitionTime": wall_clock(EPOCH, None).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        status["conditions"] = [{**condition, **now} for condition in status["conditions"]]
         self._store(kinds.NODE_CLAIM, claim, LAUNCHING)
         await asyncio.sleep(chance.uniform(0.1, 3.0))
         there = self.api.find(kinds.NODE_CLAIM, name)

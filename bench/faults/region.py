@@ -113,6 +113,9 @@ class Region:
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)
     profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
+    announced: set[str] = field(default_factory=set)
+    """IDs of the instances that a message has named."""
+
     closed: set[tuple[str, str]] = field(default_factory=set)
     """Instance type and capacity type without capacity now; `*` stands for all."""
 
@@ -196,6 +199,7 @@ class Region:
         """Send a message to the queue."""
         self._numbers += 1
         text = body if isinstance(body, str) else json.dumps(body)
+        self.announced.update(known for known in self.instances if known in text)
         self.messages.append(Message(text, f"receipt-{self._numbers}"))
         self._arrival.set()
 

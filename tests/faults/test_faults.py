@@ -97,7 +97,7 @@ def test_the_auditor_finds_a_voluntary_disruption_of_a_part_of_a_gang() -> None:
              "lastTransitionTime": "2026-11-22T12:00:00Z"}
             for reason in reasons
         ]  # fmt: skip
-        status = {"providerID": f"aws:///{name}", "conditions": marks}
+        status = {"providerID": f"aws:///zone/{name}", "conditions": marks}
         return {"metadata": {"name": name}, "status": status}
 
     def pod(name: str, node: str, created: str = "2026-11-22T11:00:00Z") -> auditor.Body:
@@ -105,7 +105,8 @@ def test_the_auditor_finds_a_voluntary_disruption_of_a_part_of_a_gang() -> None:
         return {"metadata": {"name": name, "creationTimestamp": created}, "spec": spec}
 
     nodes = [
-        {"metadata": {"name": f"node-{n}"}, "spec": {"providerID": f"aws:///{n}"}} for n in "abc"
+        {"metadata": {"name": f"node-{n}"}, "spec": {"providerID": f"aws:///zone/{n}"}}
+        for n in "abc"
     ]
     pods = [
         pod("p", "node-a"),
@@ -119,10 +120,33 @@ def test_the_auditor_finds_a_voluntary_disruption_of_a_part_of_a_gang() -> None:
     )
     judge.check_disruption("a", [claim("a", "Unhealthy"), claim("b"), claim("c")], nodes, pods)
     judge.check_disruption("a", [claim("a"), claim("b"), claim("c")], nodes, pods)
+    split = [claim("a", "Drifted"), claim("b"), claim("c")]
+    judge.check_disruption("a", split, nodes, pods, announced={"a"})
     assert judge.findings == []
-    judge.check_disruption("a", [claim("a", "Drifted"), claim("b"), claim("c")], nodes, pods)
+    judge.check_disruption("a", split, nodes, pods)
 
     assert judge.findings == ["a is disrupted, and node-b stays, which runs gang0 too"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "findings"),
+    [
+        ("aws:///z/i-1", ["instance i-1 was terminated while it ran p"]),
+        ("aws:///z/i-former", []),
+    ],
+    ids=["its own node", "node of the former instance at its address"],
+)
+def test_the_auditor_finds_instances_that_end_under_pods(owner: str, findings: list[str]) -> None:
+    running = replace(RUNNING, node="node-1")
+    node = {"metadata": {"name": "node-1"}, "spec": {"providerID": owner}}
+    pod = make_pod("1000m", "1024Mi")
+    pod["metadata"]["name"], pod["spec"]["nodeName"] = "p", "node-1"
+    judge = Auditor([InstanceType(2000, 4096, 1.0)])
+
+    for instance in (running, replace(running, state="terminated")):
+        judge.check(make_view(instances=[instance], nodes=[node], pods=[pod]))
+
+    assert judge.findings == findings
 
 
 def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
