@@ -50,7 +50,7 @@ class Mirror:
                 self._listings[kind].add(key)
             is_pod = kind == POD
             objects[key] = (
-                self._replicas.shared(cast(Pod, change.object)) if is_pod else change.object
+                self._replicas.share(cast(Pod, change.object)) if is_pod else change.object
             )
 
     def absent(self, kind: Kind[Any]) -> None:

@@ -116,7 +116,7 @@ def restarting(candidate: Candidate, problem: DisruptionProblem) -> tuple[Pod, .
             members[name].append(pod)
     keys = {pod.key for pod in candidate.pods}
     return tuple(
-        pod for name, pods in members.items() for pod in reader.restarting(name, pods, keys)
+        pod for name, pods in members.items() for pod in reader.restarting_pods(name, pods, keys)
     )
 
 

@@ -55,7 +55,7 @@ from controller.offline.instancetypes import Types, from_file, from_rows
 from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 from controller.state.nodes import StateNode
-from controller.state.overlays import conflicting, fee_of, overlaid, with_fee
+from controller.state.overlays import conflicting_overlays, fee_of, with_fee, with_overlays
 from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import Selectors, with_default_spreads
@@ -244,10 +244,10 @@ def _overlaid(
         if problems := overlay_problems(overlay):
             raise WorldError(f"nodeOverlays {overlay.metadata.name}: {'; '.join(problems)}")
     try:
-        rejected = conflicting(overlays, pools=pools, instance_types=by_pool)
+        rejected = conflicting_overlays(overlays, pools=pools, instance_types=by_pool)
         accepted = [overlay for overlay in overlays if overlay.metadata.name not in rejected]
         return {
-            pool.metadata.name: overlaid(by_pool[pool.metadata.name], accepted, pool=pool)
+            pool.metadata.name: with_overlays(by_pool[pool.metadata.name], accepted, pool=pool)
             for pool in pools
         }
     except ValueError as exc:

@@ -227,7 +227,7 @@ class Cluster:
             self._observe_deletion(kind, value)
             return
         if kind == kinds.POD:
-            value = cast("T", self._replicas.shared(cast(Pod, value)))
+            value = cast("T", self._replicas.share(cast(Pod, value)))
         if before is None or affects_disruption(kind, before, value):
             self.revision += 1
         if before is not None:
@@ -329,9 +329,9 @@ class Cluster:
 
     def undecided_pods(self) -> tuple[Pod, ...]:
         """Return the pods that no scheduler has tried yet and that are not known to be pending."""
-        return self._pending.undecided()
+        return self._pending.undecided_pods()
 
-    def queued(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    def in_queue_order(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
         """Return pods in the order in which kube-scheduler tries them: by priority, then by age.
 
         The age is measured from the pod's first watch event, because creation times are whole
@@ -497,7 +497,7 @@ class Cluster:
         for name in self._marked | self._nominated.keys() | self._buffered:
             for entry in self._entries_named(name):
                 index = bisect_left(self._sorted_nodes, entry)
-                nodes[index] = self._flagged(entry[-1], _names_of(entry[-1]))
+                nodes[index] = self._with_flags(entry[-1], _names_of(entry[-1]))
         return tuple(nodes)
 
     def state_node(self, name: str) -> StateNode | None:
@@ -507,7 +507,7 @@ class Cluster:
         """
         self._join_changes()
         entry = next(self._entries_named(name), None)
-        return None if entry is None else self._flagged(entry[-1], _names_of(entry[-1]))
+        return None if entry is None else self._with_flags(entry[-1], _names_of(entry[-1]))
 
     def nodes_of_pool(self, node_pool: str, now: datetime) -> tuple[StateNode, ...]:
         """Return the nodes of `state_nodes` that have a NodeClaim of a pool.
@@ -520,7 +520,7 @@ class Cluster:
         groups = {_group_of(kinds.NODE_CLAIM, claim) for claim in claims}
         nodes = [each for group in groups for each in self._nodes_by_instance[group]]
         return tuple(
-            self._flagged(node, _names_of(node))
+            self._with_flags(node, _names_of(node))
             for node in sorted(nodes, key=_name_of)
             if node.claim is not None
         )
@@ -558,7 +558,7 @@ class Cluster:
             pod_groups=(*self.list(kinds.POD_GROUP), *self.list(kinds.COSCHEDULING_POD_GROUP)),
         )
 
-    def frozen(self) -> Cluster:
+    def frozen_copy(self) -> Cluster:
         """Return a copy of the mirror for another thread; it does not change.
 
         It shares the frozen objects and copies only the indices.
@@ -566,8 +566,8 @@ class Cluster:
         self._join_changes()
         frozen = copy(self)
         frozen._objects = {kind: objects.copy() for kind, objects in self._objects.items()}
-        frozen._pods_by_node = self._pods_by_node.copied()
-        frozen._claims_by_provider_id = self._claims_by_provider_id.copied()
+        frozen._pods_by_node = self._pods_by_node.copy()
+        frozen._claims_by_provider_id = self._claims_by_provider_id.copy()
         frozen._changed_instances = set()
         frozen._running_on = {}
         frozen._nodes_by_instance = self._nodes_by_instance.copy()
@@ -585,7 +585,7 @@ class Cluster:
             if nomination.until > now and any(map(self._is_still_nominated, nomination.pods))
         }
 
-    def _flagged(self, node: StateNode, names: Iterable[str]) -> StateNode:
+    def _with_flags(self, node: StateNode, names: Iterable[str]) -> StateNode:
         """Return the node with its marks and nominations."""
         return replace(
             node,

@@ -72,7 +72,7 @@ class GangReader:
         stated_count = _least(group) if group is not None else _size(pods[0])
         return stated_count or len(pods)
 
-    def restarting(self, name: str, pods: Iterable[Pod], lost: Collection[str]) -> list[Pod]:
+    def restarting_pods(self, name: str, pods: Iterable[Pod], lost: Collection[str]) -> list[Pod]:
         """Return the pods of a gang that restart because others are lost; none if enough stay.
 
         `pods` are the bound pods of the gang, `lost` the keys of the pods that it loses.

@@ -32,7 +32,7 @@ class Index(Generic[T]):
             if not members:
                 del self._members[group]
 
-    def copied(self) -> Index[T]:
+    def copy(self) -> Index[T]:
         """Return a copy of the index that does not change."""
         copy = Index(self.kind, self._group)
         copy._members = {group: members.copy() for group, members in self._members.items()}

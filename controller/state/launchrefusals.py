@@ -41,14 +41,14 @@ class LaunchRefusals:
 
     _refused: dict[str, Refused] = field(default_factory=dict)
 
-    def refused(self, pool: str, message: str, at: datetime) -> None:
+    def record_refusal(self, pool: str, message: str, at: datetime) -> None:
         """Record that a NodeClaim of the pool is deleted because its launch was refused."""
         record = self._refused.setdefault(pool, Refused(message, at))
         record.message, record.at = message, at
         record.consecutive += not record.is_counted
         record.is_counted = True
 
-    def attempted(self, pool: str) -> None:
+    def record_batch(self, pool: str) -> None:
         """Record that the pool gets a new batch of NodeClaims."""
         if (record := self._refused.get(pool)) is not None:
             record.is_counted = False
@@ -57,7 +57,7 @@ class LaunchRefusals:
         """Forget the refusals of a pool that launched a node, changed or was deleted."""
         self._refused.pop(pool, None)
 
-    def waiting(self, pool: str, now: datetime) -> tuple[timedelta, str]:
+    def remaining_wait(self, pool: str, now: datetime) -> tuple[timedelta, str]:
         """Return how long the pool has to wait, and the message of the last refusal.
 
         Without refusals, the wait is zero and the message is empty.

@@ -68,7 +68,7 @@ class ParsedOverlay:
         return values
 
 
-def overlaid(
+def with_overlays(
     types: Sequence[InstanceType], overlays: Iterable[NodeOverlay], *, pool: NodePool
 ) -> tuple[InstanceType, ...]:
     """Return the instance types of a pool with overlays applied, which must not conflict.
@@ -81,7 +81,7 @@ def overlaid(
     return tuple(_with_overlays(instance_type, parsed_overlays) for instance_type in types)
 
 
-def conflicting(
+def conflicting_overlays(
     overlays: Iterable[NodeOverlay],
     *,
     pools: Sequence[NodePool],

@@ -55,7 +55,7 @@ class PendingPods:
             return
         self._predicted.discard(key)
         if after is not None and is_untried(after):
-            self._untried[key] = self._observed(after, seen)
+            self._untried[key] = self._observation(after, seen)
         if was_unschedulable is not None:
             self._forget_unschedulable(was_unschedulable)
 
@@ -72,7 +72,7 @@ class PendingPods:
         pending = self._unschedulable | predicted
         return tuple(pending[key] for key in sorted(pending))
 
-    def undecided(self) -> tuple[Pod, ...]:
+    def undecided_pods(self) -> tuple[Pod, ...]:
         """Return the pods that no scheduler has tried yet and that are not known to be pending."""
         return tuple(seen.pod for seen in self._untried.values() if not self._is_predicted(seen))
 
@@ -112,7 +112,7 @@ class PendingPods:
         if latest is not None and latest.pod.key == pod.key:
             del self._last_unschedulable[controller_of(pod)]
 
-    def _observed(self, pod: Pod, seen: _Observation | None) -> _Observation:
+    def _observation(self, pod: Pod, seen: _Observation | None) -> _Observation:
         """Return an untried pod with the sequence number of its first event."""
         if seen is not None and seen.pod.metadata.uid == pod.metadata.uid:
             return replace(seen, pod=pod)

@@ -80,13 +80,13 @@ class Registrations:
     _records: dict[str, _Record] = field(default_factory=dict)
     _circumstances: dict[str, object] = field(default_factory=dict)
 
-    def joined(self, pool: str) -> None:
+    def record_registration(self, pool: str) -> None:
         """Record that a node of the pool registered."""
         record = self._of(pool)
         record.outcomes.append(None)
         record.consecutive, record.tries_at_once = 0, False
 
-    def failed(self, pool: str, failure: Failure) -> None:
+    def record_failure(self, pool: str, failure: Failure) -> None:
         """Record that a NodeClaim of the pool was deleted before its node registered.
 
         Two failures in a row start the backoff. After that, a failure lengthens the wait only if
@@ -106,10 +106,10 @@ class Registrations:
         if self.is_known(pool):
             return
         if last_failure is None:
-            self.joined(pool)
+            self.record_registration(pool)
         else:
             for _ in range(MIN_FAILURES):
-                self.failed(pool, last_failure)
+                self.record_failure(pool, last_failure)
 
     def observe(self, pool: str, circumstances: object) -> None:
         """Record the configuration that new nodes of the NodePool depend on.

@@ -35,7 +35,7 @@ class Replicas:
         self._pod_by_owner: dict[object, Pod] = {}
         self._conditions: dict[Condition, Condition] = {}
 
-    def shared(self, pod: Pod) -> Pod:
+    def share(self, pod: Pod) -> Pod:
         """Return an equal pod that shares its parts with a pod of the same owner.
 
         A pod without an owner shares its parts with a pod of the same namespace and labels. Volumes
@@ -52,9 +52,9 @@ class Replicas:
         )
         pod = msgspec.structs.replace(
             pod,
-            metadata=_sharing(pod.metadata, stored.metadata),
-            spec=_sharing(spec, stored.spec),
-            status=_sharing(self._status(pod), stored.status),
+            metadata=_share_fields(pod.metadata, stored.metadata),
+            spec=_share_fields(spec, stored.spec),
+            status=_share_fields(self._status(pod), stored.status),
         )
         if stored is BLANK:
             if len(self._pod_by_owner) >= MAX_OWNERS:
@@ -94,7 +94,7 @@ class Replicas:
         return status
 
 
-def _sharing(part: _Struct, stored: _Struct) -> _Struct:
+def _share_fields(part: _Struct, stored: _Struct) -> _Struct:
     """Return an equal part that shares all equal values with the stored part."""
     equal = {
         name: stored_value

@@ -77,7 +77,7 @@ class DefaultSpreads:
         self._constraints = constraints
         self._cluster = cluster
 
-    def applied(self, pods: Sequence[Pod]) -> list[Pod]:
+    def apply(self, pods: Sequence[Pod]) -> list[Pod]:
         """Return the pods, with the default constraints if they have none of their own."""
         if not self._constraints:
             return list(pods)

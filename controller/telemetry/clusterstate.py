@@ -56,7 +56,7 @@ def frozen(cluster: Cluster, collectors: Iterable[FromMirror]) -> Iterator[None]
 
     Another thread may then call their `collect`.
     """
-    copy = cluster.frozen()
+    copy = cluster.frozen_copy()
     with ExitStack() as readings:
         for collector in collectors:
             readings.enter_context(collector.reading(copy))

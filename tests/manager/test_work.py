@@ -254,7 +254,7 @@ async def test_opening_nodes_reads_only_pending_pods(
         waiting = [make_pod(f"waits-{number}") for number in range(20)]
         large.fill(kinds.POD, *waiting)
         with counted() as work:
-            ordered = large.cluster.queued(waiting)
+            ordered = large.cluster.in_queue_order(waiting)
         costs.append(work.steps)
         assert [pod.metadata.name for pod in ordered] == [pod.metadata.name for pod in waiting]
         for pod in waiting:

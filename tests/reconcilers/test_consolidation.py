@@ -588,7 +588,7 @@ async def test_a_pool_in_registration_backoff_retries_with_the_replacement_of_a_
         scenario.add(f"old-{number}", "c5.large", pods=1, drifted=True)
     failure = Failure("RegistrationFailed", "it said no", scenario.world.clock())
     for _ in range(2):
-        scenario.world.registrations.failed("default", failure)
+        scenario.world.registrations.record_failure("default", failure)
     await scenario.work(5)
     assert not scenario.made()
 

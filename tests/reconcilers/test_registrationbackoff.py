@@ -19,7 +19,9 @@ pytestmark = pytest.mark.virtual_clock
 
 def fails(world: World, pool: str = "default", *, times: int = 2) -> None:
     for _ in range(times):
-        world.registrations.failed(pool, Failure("RegistrationFailed", "it said no", world.clock()))
+        world.registrations.record_failure(
+            pool, Failure("RegistrationFailed", "it said no", world.clock())
+        )
 
 
 def made(world: World) -> int:
@@ -109,7 +111,7 @@ async def test_pods_report_the_pause_of_their_pool(scenario: ProvisioningScenari
 
 async def test_a_registered_node_ends_the_pause_of_the_pool(scenario: ProvisioningScenario) -> None:
     fails(scenario.world, times=4)
-    scenario.world.registrations.joined("default")
+    scenario.world.registrations.record_registration("default")
     await scenario.provisioner.run_once()
 
     assert made(scenario.world) == 3

@@ -72,14 +72,14 @@ def whole(asked: str, granted: str, actual: str, **status: Any) -> Pod:
 )
 def test_during_a_resize_of_the_whole_pod_the_largest_request_counts(pod: Pod, cpus: int) -> None:
     assert pod_requests(pod)["cpu"] == cpus * 1000
-    assert pod_requests(Replicas().shared(pod))["cpu"] == cpus * 1000
+    assert pod_requests(Replicas().share(pod))["cpu"] == cpus * 1000
 
 
 def test_the_resources_of_a_whole_pod_count_only_if_its_spec_has_some() -> None:
     pod = resized("1", "1", "1", allocatedResources={"cpu": "5"})
 
     assert pod_requests(pod)["cpu"] == 1000
-    assert not Replicas().shared(pod).status.allocated_resources
+    assert not Replicas().share(pod).status.allocated_resources
 
 
 def test_the_capacity_of_a_pending_resize_is_not_used_by_others() -> None:
@@ -95,8 +95,8 @@ def test_the_capacity_of_a_pending_resize_is_not_used_by_others() -> None:
 
 
 def test_the_cluster_state_drops_container_status_that_equals_the_spec() -> None:
-    complete = Replicas().shared(resized("1", "1", "1"))
-    shrinking = Replicas().shared(resized("1", "3", "3"))
+    complete = Replicas().share(resized("1", "1", "1"))
+    shrinking = Replicas().share(resized("1", "3", "3"))
 
     assert complete.status.container_statuses[0].resources is None
     assert not complete.status.container_statuses[0].allocated_resources

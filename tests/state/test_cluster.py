@@ -152,7 +152,7 @@ def test_pods_are_queued_by_priority_and_then_by_age(cluster: Cluster) -> None:
     add(cluster, kinds.POD, make_pod("urgent", priority=1000))
     add(cluster, kinds.POD, make_pod("second"))  # an update keeps the position in the queue
 
-    queue = cluster.queued(cluster.list(kinds.POD))
+    queue = cluster.in_queue_order(cluster.list(kinds.POD))
 
     assert names(queue) == ["urgent", "second", "first-of-all", "third"]
 

@@ -125,14 +125,22 @@ def test_a_recreated_pod_is_queued_as_a_new_one() -> None:
 
     bound = make_pod("second", node="node")
     cluster.observe(kinds.POD, bound)
-    assert [pod.metadata.name for pod in cluster.queued(queue)] == ["first", "third", "second"]
+    assert [pod.metadata.name for pod in cluster.in_queue_order(queue)] == [
+        "first",
+        "third",
+        "second",
+    ]
 
     first = queue[-1]
     gone = changed(first, metadata={"uid": "gone"})
     cluster.observe(kinds.POD, gone)
     cluster.apply(kinds.POD, Change("DELETED", gone))
     cluster.observe(kinds.POD, first)
-    assert [pod.metadata.name for pod in cluster.queued(queue)] == ["third", "first", "second"]
+    assert [pod.metadata.name for pod in cluster.in_queue_order(queue)] == [
+        "third",
+        "first",
+        "second",
+    ]
 
 
 def test_replicas_are_counted_while_they_neither_end_nor_terminate() -> None:

@@ -11,7 +11,7 @@ import pytest
 from controller.apis import labels
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
-from controller.state.overlays import conflicting, marks, overlaid
+from controller.state.overlays import conflicting_overlays, marks, with_overlays
 from tests.builders import make_nodepool, make_type
 
 
@@ -37,7 +37,7 @@ SPOT = _requires(labels.CAPACITY_TYPE, "spot")
     ],
 )
 def test_a_price_is_replaced_or_changed(spec: dict[str, Any], price: float) -> None:
-    (corrected,) = overlaid(
+    (corrected,) = with_overlays(
         [make_type("t", price=1.0)], [_overlay("o", requirements=ANY, **spec)], pool=make_nodepool()
     )
 
@@ -47,7 +47,7 @@ def test_a_price_is_replaced_or_changed(spec: dict[str, Any], price: float) -> N
 def test_only_the_offerings_it_names_change() -> None:
     instance_type = make_type("t", price=1.0, capacity_types=("spot", "on-demand"), spot_discount=0)
 
-    (corrected,) = overlaid(
+    (corrected,) = with_overlays(
         [instance_type], [_overlay("o", requirements=SPOT, price="2")], pool=make_nodepool()
     )
 
@@ -80,7 +80,7 @@ def test_an_overlay_applies_only_if_all_its_requirements_are_met(
 ) -> None:
     overlay = _overlay("o", requirements=requirements, price="7")
 
-    (corrected,) = overlaid(
+    (corrected,) = with_overlays(
         [make_type("t", price=1.0)], [overlay], pool=make_nodepool(labels={"team": "red"})
     )
 
@@ -93,7 +93,7 @@ def test_the_overlay_with_the_highest_weight_applies() -> None:
         _overlay("b", requirements=ANY, price="4", weight=9),
     ]
 
-    (corrected,) = overlaid([make_type("t")], overlays, pool=make_nodepool())
+    (corrected,) = with_overlays([make_type("t")], overlays, pool=make_nodepool())
 
     assert corrected.offerings[0].price == 4
 
@@ -102,7 +102,7 @@ def test_capacity_is_added_resource_by_resource() -> None:
     light = _overlay("l", requirements=ANY, capacity={"example.com/disk": "2", "example.com/k": 1})
     heavy = _overlay("h", requirements=ANY, capacity={"example.com/disk": "5"}, weight=2)
 
-    (corrected,) = overlaid([make_type("t")], [light, heavy], pool=make_nodepool())
+    (corrected,) = with_overlays([make_type("t")], [light, heavy], pool=make_nodepool())
 
     assert corrected.capacity["example.com/disk"] == 5000
     assert corrected.capacity["example.com/k"] == 1000
@@ -115,7 +115,7 @@ def test_claims_name_the_overlays_of_their_types() -> None:
     capacity = _overlay("c", requirements=ANY, capacity={"example.com/disk": "1"})
     pool = make_nodepool()
 
-    t, u = overlaid(types, [price, capacity], pool=pool)
+    t, u = with_overlays(types, [price, capacity], pool=pool)
 
     assert marks(types) == {}
     assert marks([u]) == {labels.CAPACITY_OVERLAY_APPLIED: "true"}
@@ -132,7 +132,9 @@ def _refused(*overlays: NodeOverlay, pools: Sequence[NodePool] = ()) -> set[str]
     pools = pools or (make_nodepool(),)
     types = (make_type("t", capacity_types=("spot", "on-demand")), make_type("u"))
     return set(
-        conflicting(overlays, pools=pools, instance_types={p.metadata.name: types for p in pools})
+        conflicting_overlays(
+            overlays, pools=pools, instance_types={p.metadata.name: types for p in pools}
+        )
     )
 
 

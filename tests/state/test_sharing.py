@@ -31,7 +31,7 @@ def make_replica(name: str, *, owner: str = "web", cpu: str = "1", volumes: int 
 
 def test_replicas_of_one_owner_share_equal_values_in_memory() -> None:
     replicas = Replicas()
-    first, second = (replicas.shared(make_replica(name)) for name in "ab")
+    first, second = (replicas.share(make_replica(name)) for name in "ab")
     assert second == make_replica("b")
     assert second.spec.containers is first.spec.containers
     assert second.metadata.labels is first.metadata.labels
@@ -39,15 +39,15 @@ def test_replicas_of_one_owner_share_equal_values_in_memory() -> None:
 
 def test_different_values_stay_different() -> None:
     replicas = Replicas()
-    replicas.shared(make_replica("a"))
-    changed = replicas.shared(make_replica("b", cpu="2"))
+    replicas.share(make_replica("a"))
+    changed = replicas.share(make_replica("b", cpu="2"))
     assert changed == make_replica("b", cpu="2")
 
 
 def test_pods_of_different_owners_share_nothing() -> None:
     replicas = Replicas()
-    first = replicas.shared(make_replica("a"))
-    other = replicas.shared(make_replica("b", owner="db"))
+    first = replicas.share(make_replica("a"))
+    other = replicas.share(make_replica("b", owner="db"))
     assert other.spec.containers is not first.spec.containers
 
 
@@ -58,7 +58,7 @@ def test_pods_without_an_owner_share_values_with_pods_of_equal_labels() -> None:
 
     replicas = Replicas()
     first, second, other = (
-        replicas.shared(bare(*named)) for named in (("a", "web"), ("b", "web"), ("c", "db"))
+        replicas.share(bare(*named)) for named in (("a", "web"), ("b", "web"), ("c", "db"))
     )
     assert (second, other) == (bare("b", "web"), bare("c", "db"))
     assert second.spec.containers is first.spec.containers
@@ -72,7 +72,7 @@ def test_empty_and_common_values_are_kept_once() -> None:
         return [Condition(type="Ready", status="True")]
 
     first, second = (
-        replicas.shared(
+        replicas.share(
             msgspec.structs.replace(
                 make_replica(name, owner=name), status=PodStatus(conditions=ready())
             )
@@ -89,5 +89,5 @@ def test_only_volumes_with_claims_are_kept() -> None:
     mounted = Volume(name="v", persistent_volume_claim=claim)
     pod = make_replica("a", volumes=2)
     spec = PodSpec(volumes=[*pod.spec.volumes, mounted])
-    shared = Replicas().shared(Pod(metadata=pod.metadata, spec=spec))
+    shared = Replicas().share(Pod(metadata=pod.metadata, spec=spec))
     assert shared.spec.volumes == [mounted]

@@ -61,7 +61,7 @@ def test_sorted_nodes_after_changes(
 
     nodes = changed.state_nodes(NOW)
     assert list(map(parts, nodes)) == list(map(parts, fresh.state_nodes(NOW)))
-    assert changed.frozen().state_nodes(NOW) == nodes
+    assert changed.frozen_copy().state_nodes(NOW) == nodes
     for node in nodes:
         if node.node is not None:  # else its deletion may make the NodeClaim count as deleting
             names = {part.metadata.name for part in (node.node, node.claim) if part is not None}

@@ -140,13 +140,13 @@ def test_services_and_workloads_are_watched_only_with_default_spreads() -> None:
     pods = [make_pod(labels={"app": "web"})]
 
     assert not selecting & set(plain.mirrored)
-    assert DefaultSpreads((), plain).applied(pods) == pods
+    assert DefaultSpreads((), plain).apply(pods) == pods
 
     cluster = Cluster(followed(Options(cluster_name="c", scheduler_config="{}")))
     cluster.apply(kinds.SERVICE, Change("ADDED", service(app="web")))
 
     assert selecting <= set(cluster.mirrored)
-    (completed,) = DefaultSpreads(CONSTRAINTS, cluster).applied(pods)
+    (completed,) = DefaultSpreads(CONSTRAINTS, cluster).apply(pods)
     assert completed.spec.topology_spread_constraints
 
 

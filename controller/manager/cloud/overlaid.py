@@ -21,7 +21,7 @@ from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
 from controller.manager.cloud.decorator import CloudDecorator
 from controller.state.cluster import Cluster
-from controller.state.overlays import fee_of, identity, overlaid, with_fee
+from controller.state.overlays import fee_of, identity, with_fee, with_overlays
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class OverlaidCloud(CloudDecorator):
             None,
         )
         if view is None:
-            after = with_fee(overlaid(types, overlays, pool=pool), fee)
+            after = with_fee(with_overlays(types, overlays, pool=pool), fee)
             view = _PoolView(types, pool_identity, overlays, fee, after)
         self._views[pool.metadata.name] = view
         return view.after

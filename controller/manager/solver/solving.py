@@ -232,7 +232,7 @@ class SpreadingSolve:
 
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         """Return where the engine schedules the pods in the snapshot's cluster."""
-        return await self.solve(self.spreads.applied(pods), snapshot)
+        return await self.solve(self.spreads.apply(pods), snapshot)
 
     async def warm_up(self) -> None:
         """Start the process in advance, so that the first pods do not wait for it."""
@@ -268,12 +268,12 @@ class TimedEngine:
         self, function: Callable[..., Result | None], problem: DisruptionProblem, *more: Any
     ) -> Result:
         # Running pods may have to move; they then get the same default spread constraints.
-        pods = tuple(self.spreads.applied(problem.snapshot.pods))
+        pods = tuple(self.spreads.apply(problem.snapshot.pods))
         snapshot = dataclasses.replace(problem.snapshot, pods=pods)
         problem = dataclasses.replace(
             problem,
             snapshot=dataclasses.replace(snapshot, pods=(), instance_types={}),
-            pending=tuple(self.spreads.applied(problem.pending)),
+            pending=tuple(self.spreads.apply(problem.pending)),
             scheduling=self.scheduling,
             settings=self.settings,
         )

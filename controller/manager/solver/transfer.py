@@ -64,7 +64,7 @@ class PodReceiver:
     def receive(self, batch: bytes) -> None:
         """Decode and store pods."""
         read = msgspec.msgpack.decode(batch, type=PodBatch)
-        self._pods.update(enumerate(map(self._replicas.shared, read.pods), start=read.first))
+        self._pods.update(enumerate(map(self._replicas.share, read.pods), start=read.first))
 
     def pods(self, numbers: Sequence[int]) -> tuple[Pod, ...] | None:
         """Return the pods of these numbers and forget all others; None if one is missing.

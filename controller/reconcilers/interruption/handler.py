@@ -143,4 +143,4 @@ class NoticeHandler(PortUser):
             )
             created = claim.metadata.creation_timestamp
             failure = Failure("RegistrationFailed", why, self.clock(), created)
-            self.registrations.failed(pool, failure)
+            self.registrations.record_failure(pool, failure)

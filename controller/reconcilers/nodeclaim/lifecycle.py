@@ -295,7 +295,7 @@ class Lifecycle(PortUser):
         )
         if (owner := self.cluster.owner_of(claim)) is not None:
             failure = f"{error} ({error.reason})"[:MESSAGE_LIMIT]
-            self.registrations.refusals.refused(owner, failure, self.clock())
+            self.registrations.refusals.record_refusal(owner, failure, self.clock())
         await self._delete(claim, reason)
 
     async def _report_launch_failure(self, claim: NodeClaim, error: Exception) -> None:
@@ -395,7 +395,7 @@ class Lifecycle(PortUser):
         self.cluster.observe(NODE, node)
         self.metrics.node_created(claim)
         if (pool := self.cluster.owner_of(claim)) is not None:
-            self.registrations.joined(pool)
+            self.registrations.record_registration(pool)
         log.info(
             "registered nodeclaim",
             extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
@@ -498,7 +498,7 @@ class Lifecycle(PortUser):
             )
             await self._delete(claim, reason)
             if (pool := self.cluster.owner_of(claim)) is not None:
-                self.registrations.failed(pool, _failure(claim, condition, self.clock()))
+                self.registrations.record_failure(pool, _failure(claim, condition, self.clock()))
             return True
         return False
 

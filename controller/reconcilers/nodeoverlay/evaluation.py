@@ -16,7 +16,7 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
-from controller.state.overlays import conflicting
+from controller.state.overlays import conflicting_overlays
 
 ALL = "all"
 """The only key of the loop, because each overlay is compared with all others."""
@@ -40,7 +40,7 @@ class Evaluation(PortUser):
             return PERIOD
         problems = {o.metadata.name: validation.overlay_problems(o) for o in overlays}
         types, is_complete = await self._instance_types()
-        refused = conflicting(
+        refused = conflicting_overlays(
             (o for o in overlays if not problems[o.metadata.name]),
             pools=[p for p in self.cluster.list(NODE_POOL) if p.metadata.name in types],
             instance_types=types,

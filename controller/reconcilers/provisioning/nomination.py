@@ -97,14 +97,15 @@ class Nomination(PortUser):
             return waiting
         return nominated_together(
             sorted(
-                self.cluster.queued(waiting), key=lambda pod: pod.status.nominated_node_name != name
+                self.cluster.in_queue_order(waiting),
+                key=lambda pod: pod.status.nominated_node_name != name,
             )
         )
 
     def waiting(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
         """Return the pending pods planned for a claim's node."""
         planned = self.plan.expected_on(name, claim.metadata.name)
-        return self.spreads.applied(
+        return self.spreads.apply(
             [
                 pod
                 for uid, key in planned.items()

@@ -244,7 +244,7 @@ class Provisioner(PortUser, ExpectedPods):
             extra=log_fields(pods, results),
         )
         results = dataclasses.replace(
-            results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.queued(pods)))
+            results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.in_queue_order(pods)))
         )
         made = await self._act(results, {p.key: p for p in pods}, solve_input.snapshot)
         await self._report_fills(fills, hosts(solved, made, virtual))

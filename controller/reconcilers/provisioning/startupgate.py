@@ -182,7 +182,7 @@ class StartupGate(PortUser):
             for pod in self.nomination.expected(claim, name)
         ]
         node_of = {pod.key: name for pod, name in expected}
-        queue = self.cluster.queued(pod for pod, _ in expected)
+        queue = self.cluster.in_queue_order(pod for pod, _ in expected)
         # kube-scheduler tries untried pods first.
         ahead = sorted(queue, key=lambda pod: (-(pod.spec.priority or 0), not is_untried(pod)))
         return list(dict.fromkeys([*(node_of[pod.key] for pod in ahead), *claims]))

@@ -111,7 +111,7 @@ class Replication(PortUser):
         tried = self.registration_backoff.most_new(pool)
         count = min(missing, within if tried is None else min(within, tried))
         if count > 0:
-            self.registration_backoff.registrations.refusals.attempted(pool.metadata.name)
+            self.registration_backoff.registrations.refusals.record_batch(pool.metadata.name)
         for node in self._nodes(pool, count):
             claim = await self._create(pool, node)
             self.cluster.insert_claim(claim)
@@ -137,7 +137,7 @@ class Replication(PortUser):
             reason, message, pause = "NoCompatibleInstanceTypes", unavailable, AT_THE_LIMIT
         else:
             refusals = self.registration_backoff.registrations.refusals
-            pause, message = refusals.waiting(pool.metadata.name, self.clock())
+            pause, message = refusals.remaining_wait(pool.metadata.name, self.clock())
             reason = "LaunchFailed"
         if pause:
             await self.recorder.publish(NODE_POOL, pool, "Warning", reason, message)

@@ -78,7 +78,7 @@ class GangRestart(PortUser):
         """
         since = _lost_at(lost)
         bound = [pod for pod in self.cluster.pods_of_gang(name) if pod.spec.node_name]
-        for pod in reader.restarting(name, bound, {one.key for one in every}):
+        for pod in reader.restarting_pods(name, bound, {one.key for one in every}):
             created = pod.metadata.creation_timestamp
             if since is None or created is None or created <= since:
                 yield pod
