@@ -20,7 +20,7 @@ from infra.config.forms import PRIVATE
 from infra.config.reading import is_secret, read, refuse_disallowed
 from infra.config.settings import StackConfig
 from infra.guards import clusterproof
-from infra.guards.deletionguard import DeletionGuard, staying
+from infra.guards.deletionguard import DeletionGuard, retention_options
 from infra.guards.ownership import refuse_missing_cluster
 from infra.joiner import Joiner, JoinerArgs
 from infra.lifecycle.networksweep import NetworkSweep
@@ -80,7 +80,7 @@ def platform(config: StackConfig) -> None:
             cluster=cluster,
             installation=first,
             node_pools=pools,
-            **config.shared | _environment(config) | _placed(config, cluster, location),
+            **config.shared | _environment(config) | _node_placement(config, cluster, location),
         ),
         pulumi.ResourceOptions(providers=[on_aws, in_cluster], depends_on=guards),
     )
@@ -110,13 +110,13 @@ def _deletion_guard(
     if network is not None:
         made["network"] = network
     stays = ["network"] if "cluster" in config.retain_on_delete else []
-    fixed = {"secretsKey": "", **_fixed(config)}
+    fixed = {"secretsKey": "", **_immutable_settings(config)}
     return DeletionGuard(
         name,
         location,
         made,
         installation=_installation(config),
-        fixed=_fixed(config) if is_made else {},
+        fixed=_immutable_settings(config) if is_made else {},
         retained=[*config.retain_on_delete, *stays],
         confirmed=config.confirm_delete,
         needed={"network": {"arn": config.cluster_name, "cidr": config.vpc_cidr, **fixed}}
@@ -142,7 +142,7 @@ def _cluster(
         cluster_name=config.cluster_name,
     )
     options = pulumi.ResourceOptions.merge(
-        staying("cluster", config.retain_on_delete),
+        retention_options("cluster", config.retain_on_delete),
         pulumi.ResourceOptions(providers=[on_aws], transformations=[check_against_rules]),
     )
     network = None if config.subnet_ids else _network(config, location, options)
@@ -197,7 +197,7 @@ def _network(
     )
 
 
-def _fixed(config: StackConfig) -> dict[str, str]:
+def _immutable_settings(config: StackConfig) -> dict[str, str]:
     """Return the settings whose change would replace the cluster."""
     key = {"secretsKey": config.secrets_key} if config.secrets_key else {}
     network = "given" if config.subnet_ids else "made here"
@@ -268,7 +268,9 @@ def _environment(config: StackConfig) -> dict[str, Any]:
     return {"env": {}, "secret_env": secret}
 
 
-def _placed(config: StackConfig, cluster: EksCluster, location: ClusterLocation) -> dict[str, Any]:
+def _node_placement(
+    config: StackConfig, cluster: EksCluster, location: ClusterLocation
+) -> dict[str, Any]:
     """Return subnets and security groups of nodes: those set, or else those where nodes can join.
 
     Warns if nodes cannot join in some of the cluster's subnets and no subnets are set.

@@ -301,10 +301,10 @@ def _server(location: ClusterLocation) -> Configuration:
         host=cluster["endpoint"].rstrip("/"),
         ca_cert_data=base64.b64decode(cluster["certificateAuthority"]["data"]).decode(),
     )
-    return _authenticated(server, lambda: _eks_token(location))
+    return _authenticate(server, lambda: _eks_token(location))
 
 
-def _authenticated(server: Configuration, token: Callable[[], str]) -> Configuration:
+def _authenticate(server: Configuration, token: Callable[[], str]) -> Configuration:
     """Return the server; every request calls `token` for its bearer token."""
     server.api_key["BearerToken"] = ""
     server.refresh_api_key_hook = lambda it: it.api_key.update(BearerToken=f"Bearer {token()}")
@@ -374,7 +374,7 @@ def _server_in(document: Any, folder: Path) -> Configuration:
         raise ValueError(
             f"its proxy-url is {server.proxy}: allowed is the URL of an HTTP proxy (http://)"
         )
-    return _authenticated(server, token) if token else server
+    return _authenticate(server, token) if token else server
 
 
 def _tls(server: Configuration) -> ssl.SSLContext:

@@ -15,7 +15,7 @@ import pulumi_aws as aws
 
 from controller.apis import labels
 from infra.config.forms import ConfigError
-from infra.inputs import known, then
+from infra.inputs import are_known, then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def check_existing_tags(
             program is about to set.
 
     """
-    if not known(args.cluster_name):
+    if not are_known(args.cluster_name):
         return args
     held = {
         resource_id: _tags_of(resource_id, options)

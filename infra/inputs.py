@@ -20,7 +20,7 @@ def then(value: pulumi.Input[str], function: Callable[[str], str]) -> pulumi.Inp
     return following
 
 
-def known(*values: pulumi.Input[str]) -> bool:
+def are_known(*values: pulumi.Input[str]) -> bool:
     """Whether all values are known while the program runs, in a preview too."""
     return all(isinstance(value, str) for value in values)
 

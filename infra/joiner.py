@@ -37,7 +37,7 @@ from infra.deployment.controllerobjects import refuse_foreign_objects
 from infra.deployment.customresources import CustomResources, CustomResourcesArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, check_existing_tags
 from infra.guards import preflight
-from infra.guards.deletionguard import DeletionGuard, staying
+from infra.guards.deletionguard import DeletionGuard, retention_options
 from infra.guards.neededbynodes import Needs
 from infra.guards.ownership import Given, Logical, Name, refuse_other_account, refuse_taken
 from infra.guards.removalproof import RemovalProof
@@ -57,7 +57,7 @@ from infra.identity.iam import (
     NodeRoleArgs,
     controller_policies,
 )
-from infra.inputs import known, then
+from infra.inputs import are_known, then
 from infra.interruption import InterruptionQueue, InterruptionQueueArgs
 from infra.lifecycle.teardown import Drain, DrainArgs, Installation, NothingLeft
 from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
@@ -162,7 +162,7 @@ class Joiner(pulumi.ComponentResource):
             self._deletion_guard(f"{name}-deletion-guard", after=[self._installation]),
             self._removal_proof(f"{name}-removal-proof", after=[self._installation]),
         ]
-        self._first.append(self._shared())
+        self._first.append(self._create_shared_guard())
         self._mine = pulumi.ResourceOptions(parent=self)
         self._in_cluster = pulumi.ResourceOptions(parent=self, providers=self._cluster_provider())
         self._make(tags)
@@ -173,7 +173,7 @@ class Joiner(pulumi.ComponentResource):
         """Tag a resource, and make it depend on the component's own dependencies and guards.
 
         A Pulumi resource transformation. A resource that exists in the cluster or in AWS with
-        the tag of this installation is adopted (`_adopting`).
+        the tag of this installation is adopted (`_adoption_options`).
         """
         if isinstance(made.resource, pulumi.ComponentResource) or not self._first:
             return None
@@ -181,12 +181,14 @@ class Joiner(pulumi.ComponentResource):
         if isinstance(getattr(type(made.resource), "tags", None), property):
             ours = {labels.TAG_INSTALLATION: self._title}
             props["tags"] = {**self._args.tags, **(props.get("tags") or {}), **ours}
-        opts = pulumi.ResourceOptions.merge(made.opts, self._adopting(made.type_, made.name))
+        opts = pulumi.ResourceOptions.merge(
+            made.opts, self._adoption_options(made.type_, made.name)
+        )
         for before in (self._asked.depends_on, self._first):
             opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=before))
         return pulumi.ResourceTransformationResult(props, opts)
 
-    def _adopting(self, type_: str, name: str) -> pulumi.ResourceOptions | None:
+    def _adoption_options(self, type_: str, name: str) -> pulumi.ResourceOptions | None:
         """Return the options that adopt an existing resource of this name with our tag, or None.
 
         A resource with an identity is imported. Any other is removed before the engine creates
@@ -233,7 +235,7 @@ class Joiner(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
         )
 
-    def _shared(self) -> DeletionGuard:
+    def _create_shared_guard(self) -> DeletionGuard:
         """Create the guard that records what this stack creates and other stacks may use.
 
         It records the CRDs, the OIDC provider and the Pod Identity agent. The engine deletes the
@@ -301,14 +303,16 @@ class Joiner(pulumi.ComponentResource):
             "arn:", cluster.partition, ":iam::", cluster.account, f":{kind}{path}", name
         )
 
-    def _ending(self, after: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
+    def _node_ending_options(self, after: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
         """Return the options of a resource whose deletion terminates nodes, unless nodes stay."""
         mine = pulumi.ResourceOptions(parent=self, depends_on=list(after))
-        return pulumi.ResourceOptions.merge(mine, staying("nodes", self._args.retain_on_delete))
+        return pulumi.ResourceOptions.merge(
+            mine, retention_options("nodes", self._args.retain_on_delete)
+        )
 
-    def _held(self, key: str) -> pulumi.ResourceOptions:
+    def _retainable_options(self, key: str) -> pulumi.ResourceOptions:
         """Return the options of a part that may be retained in AWS when it leaves the stack."""
-        stays = staying(key, self._args.retain_on_delete)
+        stays = retention_options(key, self._args.retain_on_delete)
         return pulumi.ResourceOptions.merge(self._mine, stays)
 
     def _cluster_provider(self) -> list[pulumi.ProviderResource]:
@@ -335,7 +339,7 @@ class Joiner(pulumi.ComponentResource):
                 presence=args.queue,
                 key=args.queue_key,
             ),
-            self._held("queue"),
+            self._retainable_options("queue"),
         )
         windows = self._windows_nodes()
         roles = [node_role, *(part for part in windows if isinstance(part, NodeRole))]
@@ -427,12 +431,12 @@ class Joiner(pulumi.ComponentResource):
         """
         args, cluster = self._args, self._args.cluster
         location, named = cluster.known_location, self._named
-        if location is None or not known(*named):
+        if location is None or not are_known(*named):
             return tags
         where = Place(*map(str, named[:4]))
         refuse_other_account(location, where.account)
         self._found = refuse_taken(
-            self._given(*map(str, named)),
+            self._make_given(*map(str, named)),
             location=location,
             installation=self._title,
             recorded=recorded_resources(),
@@ -470,13 +474,13 @@ class Joiner(pulumi.ComponentResource):
 
     @property
     def _named(self) -> list[pulumi.Input[str]]:
-        """The arguments of `_given`; some may be outputs that are known only during `up`."""
+        """The arguments of `_make_given`; some may be outputs that are known only during `up`."""
         args, cluster = self._args, self._args.cluster
         place = [cluster.partition, cluster.region, cluster.account, cluster.name]
         roles = [self._node_role_name, self._controller_role_name, self._windows_role_name]
         return [*place, self._queue_name, *roles, args.namespace, args.name]
 
-    def _given(self, *named: str) -> Given:
+    def _make_given(self, *named: str) -> Given:
         args, where = self._args, Place(*named[:4])
         queue, node_role, controller_role, windows_role, namespace, name = named[4:]
         return Given(
@@ -503,8 +507,8 @@ class Joiner(pulumi.ComponentResource):
         titles = {"nodeRole": "node role", "controllerRole": "controller role", "queue": "queue"}
         retained = {titles[key] for key in self._args.retain_on_delete if key in titles}
 
-        def remembered(named: Sequence[str]) -> dict[str, Any]:
-            given = self._given(*named)
+        def plain_given(named: Sequence[str]) -> dict[str, Any]:
+            given = self._make_given(*named)
             if "node role" in retained:
                 given = dataclasses.replace(given, windows_node_role=None)
             # Other workloads may use the agent.
@@ -514,9 +518,9 @@ class Joiner(pulumi.ComponentResource):
         return RemovalProof(
             name,
             self._args.cluster,
-            remembered([str(one) for one in named])
-            if known(*named)
-            else pulumi.Output.all(*named).apply(remembered),
+            plain_given([str(one) for one in named])
+            if are_known(*named)
+            else pulumi.Output.all(*named).apply(plain_given),
             installation=self._title,
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
         )
@@ -587,7 +591,7 @@ class Joiner(pulumi.ComponentResource):
             permissions_boundary=args.permissions_boundary,
             **more,
         )
-        return NodeRole(name, role, self._held("nodeRole"))
+        return NodeRole(name, role, self._retainable_options("nodeRole"))
 
     @property
     def _windows_role_name(self) -> pulumi.Input[str]:
@@ -622,7 +626,7 @@ class Joiner(pulumi.ComponentResource):
                 makes_profiles=args.instance_profiles == "managed",
                 image_parameters=args.image_parameters,
             ),
-            self._held("controllerRole"),
+            self._retainable_options("controllerRole"),
         )
 
     def _controller(
@@ -638,7 +642,7 @@ class Joiner(pulumi.ComponentResource):
             f"{self._name}-nothing-left",
             cluster,
             self._title,
-            self._ending(groundwork),
+            self._node_ending_options(groundwork),
         )
         return Controller(
             f"{self._name}-karpenter",
@@ -646,7 +650,7 @@ class Joiner(pulumi.ComponentResource):
                 cluster=cluster,
                 namespace=args.namespace,
                 name=args.name,
-                image=self._image or self._built(),
+                image=self._image or self._build_image(),
                 replicas=args.replicas,
                 cpu=args.cpu,
                 memory=args.memory,
@@ -679,7 +683,7 @@ class Joiner(pulumi.ComponentResource):
             self._in_cluster,
         )
 
-    def _built(self) -> pulumi.Output[str]:
+    def _build_image(self) -> pulumi.Output[str]:
         args = image.ControllerImageArgs(
             cluster=self._args.cluster,
             repository=then(self._args.cluster.name, names.repository),
@@ -712,7 +716,7 @@ class Joiner(pulumi.ComponentResource):
         before_controller_goes = Drain(
             f"{self._name}-drain-before-controller",
             drain,
-            self._ending([controller]),
+            self._node_ending_options([controller]),
         )
         node_pools = NodePools(
             f"{self._name}-node-pools",
@@ -736,5 +740,5 @@ class Joiner(pulumi.ComponentResource):
         return Drain(
             f"{self._name}-drain",
             drain,
-            self._ending([before_controller_goes, node_pools]),
+            self._node_ending_options([before_controller_goes, node_pools]),
         )

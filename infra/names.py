@@ -21,7 +21,7 @@ REPOSITORY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 
 def queue(cluster: str) -> str:
     """Return the name of the interruption queue."""
-    return _fitting(cluster, QUEUE_LENGTH)
+    return _fit(cluster, QUEUE_LENGTH)
 
 
 PREFIX = "Karpenter"
@@ -29,17 +29,17 @@ PREFIX = "Karpenter"
 
 def node_role(cluster: str, prefix: str = PREFIX) -> str:
     """Return the name of the node role, which is also that of its instance profile."""
-    return _fitting(f"{prefix}NodeRole-{cluster}", ROLE_LENGTH)
+    return _fit(f"{prefix}NodeRole-{cluster}", ROLE_LENGTH)
 
 
 def windows_node_role(cluster: str, prefix: str = PREFIX) -> str:
     """Return the name of the Windows node role, which is also that of its instance profile."""
-    return _fitting(f"{prefix}WindowsNodeRole-{cluster}", ROLE_LENGTH)
+    return _fit(f"{prefix}WindowsNodeRole-{cluster}", ROLE_LENGTH)
 
 
 def controller_role(cluster: str, prefix: str = PREFIX) -> str:
     """Return the name of the controller's role."""
-    return _fitting(f"{prefix}ControllerRole-{cluster}", ROLE_LENGTH)
+    return _fit(f"{prefix}ControllerRole-{cluster}", ROLE_LENGTH)
 
 
 def role_description(title: str, cluster: str) -> str:
@@ -57,7 +57,7 @@ def controller_policy(title: str, cluster: str, region: str, prefix: str = PREFI
     its names are case-insensitive, but EKS is regional and case-sensitive.
     """
     name = f"{prefix}Controller{title}Policy-{cluster}-{region}"
-    return _fitting(name, POLICY_LENGTH) if cluster.islower() else _marked(name, POLICY_LENGTH)
+    return _fit(name, POLICY_LENGTH) if cluster.islower() else _with_digest(name, POLICY_LENGTH)
 
 
 def rule(queue_name: str, event: str) -> str:
@@ -65,7 +65,7 @@ def rule(queue_name: str, event: str) -> str:
 
     Names must be unique: EventBridge silently overwrites an existing rule of the same name.
     """
-    return _fitting(f"{queue_name}-{event}", RULE_LENGTH)
+    return _fit(f"{queue_name}-{event}", RULE_LENGTH)
 
 
 def repository(cluster: str) -> str:
@@ -76,11 +76,11 @@ def repository(cluster: str) -> str:
     return f"joiner/{plain}-{_digest(cluster)}"
 
 
-def _fitting(name: str, length: int) -> str:
-    return name if len(name) <= length else _marked(name, length)
+def _fit(name: str, length: int) -> str:
+    return name if len(name) <= length else _with_digest(name, length)
 
 
-def _marked(name: str, length: int) -> str:
+def _with_digest(name: str, length: int) -> str:
     return f"{name[: length - DIGEST_LENGTH - 1]}-{_digest(name)}"
 
 

@@ -133,7 +133,7 @@ class NodePools(pulumi.ComponentResource):
         pulumi.Output.all(**args.variables, **authority).apply(report)
 
     def _object(self, wire: Wire, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
-        name, metadata = f"{self._name}-{_title(wire)}", _owned(wire, self._args.stack)
+        name, metadata = f"{self._name}-{_title(wire)}", _owned_metadata(wire, self._args.stack)
         opts = pulumi.ResourceOptions(
             parent=self,
             depends_on=list(after),
@@ -144,7 +144,7 @@ class NodePools(pulumi.ComponentResource):
         )
         made: pulumi.CustomResource
         if wire["kind"] == POD_TEMPLATE.name:
-            template = self._filled(wire["template"])
+            template = self._fill_placeholders(wire["template"])
             made = kubernetes.core.v1.PodTemplate(
                 name, metadata=metadata, template=template, opts=opts
             )
@@ -154,12 +154,12 @@ class NodePools(pulumi.ComponentResource):
                 api_version=wire["apiVersion"],
                 kind=wire["kind"],
                 metadata=metadata,
-                spec=self._filled(wire["spec"]),
+                spec=self._fill_placeholders(wire["spec"]),
                 opts=opts,
             )
         return made
 
-    def _filled(self, value: Wire) -> pulumi.Output[Any]:
+    def _fill_placeholders(self, value: Wire) -> pulumi.Output[Any]:
         return pulumi.Output.all(**self._args.variables).apply(
             lambda known: replace_placeholders(value, known)
         )
@@ -317,7 +317,7 @@ def _title(wire: Wire) -> str:
     return "-".join([wire["kind"], *where, metadata["name"]])
 
 
-def _owned(wire: Wire, stack: str) -> Wire:
+def _owned_metadata(wire: Wire, stack: str) -> Wire:
     metadata = dict(wire["metadata"])
     annotations = dict(metadata.get("annotations") or {}) | {STACK_ANNOTATION: stack}
     if wire["kind"] == NODE_POOL.name:

@@ -186,7 +186,7 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
 
     Everything launched must have the tag of the installation.
     """
-    owned, of_a_pool = _owned(place)
+    owned, of_a_pool = _ownership_conditions(place)
     asks_owned, asks_pool = _asked_for(place, installation)
     own_tags = {"StringEquals": asks_owned, "StringLike": asks_pool}
     launched = [place.ec2(kind) for kind in _LAUNCHED]
@@ -244,7 +244,7 @@ def launch_templates(place: Place, *, installation: str) -> Document:
     They are in a separate policy because `node_lifecycle` would exceed IAM's quota if the names
     have their maximum length.
     """
-    owned, of_a_pool = _owned(place)
+    owned, of_a_pool = _ownership_conditions(place)
     asks_owned, asks_pool = _asked_for(place, installation)
     template = place.ec2("launch-template")
     return document(
@@ -272,7 +272,7 @@ def launch_templates(place: Place, *, installation: str) -> Document:
     )
 
 
-def _owned(place: Place) -> tuple[dict[str, str], dict[str, str]]:
+def _ownership_conditions(place: Place) -> tuple[dict[str, str], dict[str, str]]:
     """Return the StringEquals and StringLike conditions that the cluster owns a resource."""
     return (
         {f"aws:ResourceTag/{place.owned}": "owned"},

@@ -52,7 +52,7 @@ def _rows(kind: type[Any]) -> str:
     """Return a table of the settings that a class declares itself."""
     described = dict(meanings(kind))
     rows = [
-        (f"`{key}`", _default(member), _allowed(TYPES[member.name]), described[member.name])
+        (f"`{key}`", _default(member), _allowed_values(TYPES[member.name]), described[member.name])
         for key, member in KEYS.items()
         if member.name in kind.__annotations__
     ]
@@ -93,7 +93,7 @@ def _default(member: dataclasses.Field[Any]) -> str:
             return f"`{value}`"
 
 
-def _allowed(kind: Any) -> str:
+def _allowed_values(kind: Any) -> str:
     members = typing.get_args(kind)
     if kind == Mapping[str, str]:
         return "a map of names to text"
@@ -104,7 +104,7 @@ def _allowed(kind: Any) -> str:
     if len(members) > 1 and isinstance(members[1], Each):
         return members[1].words
     if typing.get_origin(kind) is Sequence:
-        return f"a list of {_allowed(members[0])}"
+        return f"a list of {_allowed_values(members[0])}"
     if typing.get_origin(kind) is Literal:
         return ", ".join(f"`{member}`" for member in members)
     bound = next((one for one in members if isinstance(one, Form | Range)), None)

@@ -50,11 +50,15 @@ def cluster_rules(options: Options) -> list[Rule]:
         *_our_kinds(),
         *_nodes_and_pods(),
         *_workloads(),
-        *(_overlays() if gates.node_overlay else _reported("karpenter.sh", "nodeoverlays")),
+        *(
+            _overlays()
+            if gates.node_overlay
+            else _disabled_gate_rules("karpenter.sh", "nodeoverlays")
+        ),
         *(
             _buffers()
             if gates.capacity_buffer
-            else _reported("autoscaling.x-k8s.io", "capacitybuffers")
+            else _disabled_gate_rules("autoscaling.x-k8s.io", "capacitybuffers")
         ),
         *(() if options.ignore_dra_requests else _devices()),
         *(_gangs() if options.gang_scheduling else ()),
@@ -94,7 +98,7 @@ def _nodes_and_pods() -> list[Rule]:
     ]
 
 
-def _reported(group: str, plural: str) -> list[Rule]:
+def _disabled_gate_rules(group: str, plural: str) -> list[Rule]:
     """Allow listing a kind's objects and reporting in their status that its gate is disabled."""
     return [rule(group, [plural], ["list"]), rule(group, [f"{plural}/status"], ["patch"])]
 
@@ -458,7 +462,7 @@ def deployment_spec(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> dict[s
             "metadata": {
                 "labels": {**args.extra_labels, **pod_labels(args.name)},
                 "annotations": {
-                    **_scraped(args),
+                    **_scrape_annotations(args),
                     **args.pod_annotations,
                     IDENTITY_ANNOTATION: identity,
                 },
@@ -498,7 +502,7 @@ def _pod(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     }
 
 
-def _scraped(args: ObjectsArgs) -> dict[str, str]:
+def _scrape_annotations(args: ObjectsArgs) -> dict[str, str]:
     if args.metrics_discovery != "annotations":
         return {}
     where = {"port": str(args.options.metrics_port), "path": "/metrics", "scrape": "true"}

@@ -53,7 +53,7 @@ class CustomResources(pulumi.ComponentResource):
         self.definitions = [
             kubernetes.apiextensions.v1.CustomResourceDefinition(
                 f"{name}-{_name(wire)}",
-                metadata=_marked(wire["metadata"], args.installation),
+                metadata=_mark(wire["metadata"], args.installation),
                 spec=wire["spec"],
                 opts=pulumi.ResourceOptions.merge(pulumi.ResourceOptions(parent=self), RETAINED),
             )
@@ -119,7 +119,7 @@ def refuse_other_kinds(
         raise ConfigError(problems)
 
 
-def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
+def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
     """Yield why this stack may not create CRDs that are in the cluster.
 
     The program cannot read the state: `refuse_other_kinds` treats any CRD that Pulumi applied as
@@ -151,7 +151,7 @@ def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str
             )
 
 
-def _marked(metadata: Wire, installation: str) -> Wire:
+def _mark(metadata: Wire, installation: str) -> Wire:
     marks = {**(metadata.get("annotations") or {}), labels.TAG_INSTALLATION: installation}
     return {**metadata, "annotations": marks}
 
@@ -172,10 +172,11 @@ def _problems(ours: Wire, held: Wire | None, is_existing: bool, installation: st
             "Auto Mode, Karpenter or another tool manages it, add it to joiner:existingCrds, so "
             "that this stack neither changes nor deletes it"
         )
-    elif is_existing and not _served(ours) <= _served(held):
+    elif is_existing and not _served_versions(ours) <= _served_versions(held):
         yield (
-            f"joiner:existingCrds: the cluster's {name} serves {', '.join(sorted(_served(held)))} "
-            f"and not {', '.join(sorted(_served(ours)))}: update it with the tool that manages it"
+            f"joiner:existingCrds: the cluster's {name} serves "
+            f"{', '.join(sorted(_served_versions(held)))} and not "
+            f"{', '.join(sorted(_served_versions(ours)))}: update it with the tool that manages it"
         )
 
 
@@ -183,7 +184,7 @@ def _name(wire: Mapping[str, Any]) -> str:
     return str(wire["metadata"]["name"])
 
 
-def _served(wire: Wire) -> set[str]:
+def _served_versions(wire: Wire) -> set[str]:
     return {version["name"] for version in wire["spec"]["versions"] if version["served"]}
 
 

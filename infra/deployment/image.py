@@ -88,7 +88,7 @@ class _PushedImageProvider(RegisteredProvider):
         tag = f"{props['repository']}:{props['sources']}"
         _log_in(props)
         # The reference has the digest, so that pushing another image to the tag changes nothing.
-        reference = f"{tag}@{_pushed(tag, revision=props['sources'])}"
+        reference = f"{tag}@{_build_and_push(tag, revision=props['sources'])}"
         kept = {key: value for key, value in props.items() if not key.startswith("__")}
         return CreateResult(tag, {**kept, "reference": reference})
 
@@ -112,7 +112,7 @@ def _log_in(props: Mapping[str, Any]) -> None:
     _docker("login", "--username", user, "--password-stdin", registry, given=password)
 
 
-def _pushed(tag: str, *, revision: str) -> str:
+def _build_and_push(tag: str, *, revision: str) -> str:
     """Build the image for every platform and push it; return the digest of its index."""
     if _ran("buildx", "inspect", BUILDER).returncode != 0:
         _docker("buildx", "create", "--name", BUILDER, "--driver", "docker-container")
@@ -164,4 +164,4 @@ def _ran(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
 if __name__ == "__main__":
     # `make push`: a release's image, under the name that is given.
     _tag = sys.argv[1]
-    Path(sys.argv[2]).write_text(f"{_tag}@{_pushed(_tag, revision=sources_digest())}\n")
+    Path(sys.argv[2]).write_text(f"{_tag}@{_build_and_push(_tag, revision=sources_digest())}\n")

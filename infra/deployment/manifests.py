@@ -88,7 +88,7 @@ def plain() -> str:
         **named,
         image="${IMAGE}",
         role_arn="${CONTROLLER_ROLE_ARN}",
-        environment=_following(PLACEHOLDERS, **named),
+        environment=_derived_environment(PLACEHOLDERS, **named),
     )
     return HEAD + "---\n".join(_yaml(wire) for _, wire in objects(args))
 
@@ -104,7 +104,7 @@ def _defaults(**given: Any) -> ObjectsArgs:
     return ObjectsArgs(**cast("dict[str, Any]", standard | given))
 
 
-def _following(
+def _derived_environment(
     known: Wire, *, namespace: pulumi.Input[str], name: pulumi.Input[str]
 ) -> dict[str, Any]:
     """Return the controller's settings that follow from the cluster and the installation."""
@@ -149,7 +149,7 @@ def template() -> str:
     parts = [_object(args, wire) for wire in always]
     condition = '{{- if eq .Values.metricsDiscovery "service-monitor" }}'
     optional = [
-        f"{condition}\n---\n{_expanded(_yaml(wire))}{{{{- end }}}}\n"
+        f"{condition}\n---\n{_expand(_yaml(wire))}{{{{- end }}}}\n"
         for wire in monitored
         if wire not in always
     ]
@@ -171,14 +171,14 @@ def _in_template() -> ObjectsArgs:
     return _defaults(
         namespace="{{ .Release.Namespace }}",
         name="{{ .Values.name }}",
-        image=_required("image"),
+        image=_required_value("image"),
         replicas="{{ int .Values.replicas }}",
         cpu="{{ .Values.cpu }}",
         memory="{{ .Values.memory }}",
         options=replace(Options(cluster_name=""), **options),
         environment={},
         identity="{{ .Values.identity }}",
-        role_arn=_required("controllerRoleArn"),
+        role_arn=_required_value("controllerRoleArn"),
         extra_labels={MARK: "extraLabels"},
         pod_annotations={MARK: "podAnnotations"},
         node_selector={MARK: "nodeSelector"},
@@ -188,7 +188,7 @@ def _in_template() -> ObjectsArgs:
     )
 
 
-def _required(value: str) -> str:
+def _required_value(value: str) -> str:
     return f'{{{{ required "{value} is required" .Values.{value} }}}}'
 
 
@@ -198,8 +198,8 @@ def _object(args: ObjectsArgs, wire: Wire) -> str:
     if kind == "ServiceAccount":
         return _service_account(args, wire)
     if kind == "ClusterRole" and "aggregate-to-admin" not in str(wire["metadata"]["labels"]):
-        return _expanded(_yaml({**wire, "rules": []})).replace("rules: []\n", _rules())
-    text = _expanded(_yaml(wire))
+        return _expand(_yaml({**wire, "rules": []})).replace("rules: []\n", _rules())
+    text = _expand(_yaml(wire))
     if kind == "Deployment":
         text = re.sub(r"^( *)env:\n(?:\1 *- .*\n|\1  .*\n)+", _environment, text, flags=re.M)
         text = text.replace("{{- with .Values.podAnnotations }}", _scrape(args), 1)
@@ -211,8 +211,7 @@ def _service_account(args: ObjectsArgs, wire: Wire) -> str:
     marks = {"annotations": with_role["metadata"]["annotations"]}
     lines = "".join(f"  {line}\n" for line in _yaml(marks).splitlines())
     return (
-        _expanded(_yaml(wire))
-        + f'{{{{- if eq .Values.identity "irsa" }}}}\n{lines}{{{{- end }}}}\n'
+        _expand(_yaml(wire)) + f'{{{{- if eq .Values.identity "irsa" }}}}\n{lines}{{{{- end }}}}\n'
     )
 
 
@@ -222,7 +221,7 @@ def _rules() -> str:
     usual = cluster_rules(standard)
     parts: list[str] = ["rules:\n"]
     dependent: list[Rule] = []
-    for condition, options in _switched(standard):
+    for condition, options in _switches(standard):
         now = cluster_rules(options)
         added = [rule for rule in now if rule not in usual]
         removed = [rule for rule in usual if rule not in now]
@@ -234,7 +233,7 @@ def _rules() -> str:
     return "".join(parts)
 
 
-def _switched(standard: Options) -> Iterator[tuple[str, Options]]:
+def _switches(standard: Options) -> Iterator[tuple[str, Options]]:
     """Yield each switch of the settings: when the chart's values turn it, and the settings then."""
     for setting in SETTINGS:
         value = f".Values.settings.{setting.variable}"
@@ -258,7 +257,7 @@ def _environment(found: re.Match[str]) -> str:
     indent = found[1]
     known = {"CLUSTER_NAME": "clusterName", "AWS_REGION": "region"}
     known |= {"INSTALLATION": "installation", "INTERRUPTION_QUEUE": "interruptionQueue"}
-    derived = _following(
+    derived = _derived_environment(
         {
             name: f'(required "{value} is required" .Values.{value})'
             for name, value in known.items()
@@ -279,10 +278,12 @@ def _environment(found: re.Match[str]) -> str:
         if "valueFrom" in entry:
             lines.append(f'{{{{- if not (hasKey $env "{entry["name"]}") }}}}')
             lines += [*_yaml([entry]).splitlines(), "{{- end }}"]
-    return "".join(line if line.startswith("{{-") else f"{indent}{line}" for line in _ended(lines))
+    return "".join(
+        line if line.startswith("{{-") else f"{indent}{line}" for line in _with_newlines(lines)
+    )
 
 
-def _ended(lines: Sequence[str]) -> Iterator[str]:
+def _with_newlines(lines: Sequence[str]) -> Iterator[str]:
     yield from (f"{line}\n" for line in lines)
 
 
@@ -303,10 +304,10 @@ def _scrape(args: ObjectsArgs) -> str:
     return f"{condition}\n{lines}{{{{- end }}}}\n{{{{- with .Values.podAnnotations }}}}"
 
 
-def _expanded(text: str) -> str:
+def _expand(text: str) -> str:
     """Replace each marked entry by what the user gives, and unquote numbers."""
     text = re.sub(r"'(\{\{ int .*? \}\})'", r"\1", text)
-    text = re.sub(rf"^( *)(?:- )?{MARK}: (\w+)\n", _given, text, flags=re.M)
+    text = re.sub(rf"^( *)(?:- )?{MARK}: (\w+)\n", _value_block, text, flags=re.M)
     pulls = rf"^( *)imagePullSecrets:\n *- name: {MARK}-imagePullSecrets\n"
     listed = (
         "{{- with .Values.imagePullSecrets }}\n\\1imagePullSecrets:\n{{- range . }}\n"
@@ -315,7 +316,7 @@ def _expanded(text: str) -> str:
     return re.sub(pulls, listed, text, flags=re.M)
 
 
-def _given(found: re.Match[str]) -> str:
+def _value_block(found: re.Match[str]) -> str:
     indent, value = len(found[1]), found[2]
     return (
         f"{{{{- with .Values.{value} }}}}\n{{{{ toYaml . | indent {indent} }}}}\n{{{{- end }}}}\n"

@@ -132,15 +132,15 @@ class _DeletionGuardProvider(StatefulProvider):
         if (
             is_known
             and (olds or not is_replacing())
-            and (problems := list(customresources.unrecorded(olds, news)))
+            and (problems := list(customresources.foreign_crd_problems(olds, news)))
         ):
             raise WouldBeDeletedError(problems)
         return CheckResult(news, [])
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         found = super().diff(_id, olds, _with_provider(olds, news))
-        going = dict(_going(olds, news))
-        problems = [*_unconfirmed(olds, news, going), *_foreign(olds, going)]
+        going = dict(_removed_resources(olds, news))
+        problems = [*_unconfirmed_deletions(olds, news, going), *_foreign(olds, going)]
         problems += neededbynodes.refusals(olds, news)
         if problems:
             raise WouldBeDeletedError(problems)
@@ -172,17 +172,21 @@ def _obstacles_to_end(props: Mapping[str, Any]) -> list[str]:
     """Return why the stack may not end: what it deletes is another's, protected, or needed."""
     kept = props["retained"]
     held = {key: name for key, name in props["made"].items() if key not in kept}
-    return [*_foreign(props, held), *_protected(props, held), *neededbynodes.refusals_of_end(props)]
+    return [
+        *_foreign(props, held),
+        *_deletion_protection(props, held),
+        *neededbynodes.refusals_of_end(props),
+    ]
 
 
-def staying(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:
+def retention_options(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:
     """Return resource options that keep resources in AWS if `key` is in `retaining`.
 
     `key` is one of the values that `retainOnDelete` allows, and decides the types of the resources
     (`STAYING`). `retaining` is the value of that setting.
     """
 
-    def retained(
+    def retain(
         made: pulumi.ResourceTransformationArgs,
     ) -> pulumi.ResourceTransformationResult | None:
         if not made.type_.startswith(STAYING[key]):
@@ -192,10 +196,12 @@ def staying(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:
             made.props, pulumi.ResourceOptions.merge(made.opts, stays)
         )
 
-    return pulumi.ResourceOptions(transformations=[retained] if key in retaining else [])
+    return pulumi.ResourceOptions(transformations=[retain] if key in retaining else [])
 
 
-def _going(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _removed_resources(
+    olds: Mapping[str, Any], news: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     """Yield key and name of each resource that the change deletes or renames."""
     for key, name in olds["made"].items():
         if key in olds["retained"]:
@@ -206,7 +212,7 @@ def _going(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[tuple[s
             yield key, name
 
 
-def _unconfirmed(
+def _unconfirmed_deletions(
     olds: Mapping[str, Any], news: Mapping[str, Any], going: Mapping[str, str]
 ) -> Iterator[str]:
     for key in going.keys() - news["made"].keys() - set(news["confirmed"]):
@@ -228,7 +234,7 @@ def _unconfirmed(
             )
 
 
-def _protected(props: Mapping[str, Any], going: Mapping[str, str]) -> Iterator[str]:
+def _deletion_protection(props: Mapping[str, Any], going: Mapping[str, str]) -> Iterator[str]:
     """Yield the cluster if EKS would not delete it: then its nodes and its network stay too."""
     if "cluster" not in going:
         return

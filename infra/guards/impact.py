@@ -114,14 +114,17 @@ def lines(nodes: Sequence[Node], pools: Sequence[Wire], plan: Plan, price: Price
         if at_stake:
             yield f"pulumi destroy would drain and terminate {_number_and_price(at_stake, price)}"
         return
-    changes = [*_ending(nodes, pools, wanted, plan, price), *_changing(nodes, plan, price)]
+    changes = [
+        *_deleted_pools(nodes, pools, wanted, plan, price),
+        *_drift_causes(nodes, plan, price),
+    ]
     yield from changes
     if at_stake and not changes:
         keeps = "keeps" if len(at_stake) == 1 else "keep"
         yield f"this change disrupts no node: {_number_and_price(at_stake, price)} {keeps} running"
 
 
-def _ending(
+def _deleted_pools(
     nodes: Sequence[Node], pools: Sequence[Wire], wanted: Container[str], plan: Plan, price: Price
 ) -> Iterator[str]:
     """Yield the NodePools that the change deletes, with their nodes."""
@@ -133,10 +136,10 @@ def _ending(
             yield f"NodePool {name} would be deleted with {_number_and_price(going, price)}"
 
 
-def _changing(nodes: Sequence[Node], plan: Plan, price: Price) -> Iterator[str]:
+def _drift_causes(nodes: Sequence[Node], plan: Plan, price: Price) -> Iterator[str]:
     """Yield the NodePools and EC2NodeClasses whose change makes nodes drift."""
     for wire in plan.manifests:
-        if drifting := list(_drifting(wire, nodes, plan)):
+        if drifting := list(_drifting_nodes(wire, nodes, plan)):
             yield (
                 f"{wire['kind']} {wire['metadata']['name']} changes: "
                 f"{_number_and_price(drifting, price)} would drift and be replaced "
@@ -144,7 +147,7 @@ def _changing(nodes: Sequence[Node], plan: Plan, price: Price) -> Iterator[str]:
             )
 
 
-def _drifting(wire: Wire, nodes: Sequence[Node], plan: Plan) -> Iterator[Node]:
+def _drifting_nodes(wire: Wire, nodes: Sequence[Node], plan: Plan) -> Iterator[Node]:
     name = wire["metadata"]["name"]
     if wire["kind"] == NODE_POOL.name:
         now = {

@@ -96,7 +96,7 @@ def running_nodes(location: ClusterLocation, installation: str) -> list[RunningN
 
     If the API server does not answer, only instances are found.
     """
-    return [*_instances(location, installation), *_launching(location)]
+    return [*_instances(location, installation), *_launching_claims(location)]
 
 
 def _instances(location: ClusterLocation, installation: str) -> list[RunningNode]:
@@ -126,7 +126,7 @@ def refusals_of_end(props: Mapping[str, Any]) -> Iterator[str]:
     ):
         yield (
             f"{PROJECT}:retainOnDelete names nodes, but this would delete {_objects(lost, props)}, "
-            f"and {_depend(using)} on {'it' if len(lost) == 1 else 'them'}: {_listed(using)}. Let "
+            f"and {_depend(using)} on {'it' if len(lost) == 1 else 'them'}: {_shorten(using)}. Let "
             "the controller that took them over replace these nodes first. Or have them drained "
             f"and terminated: remove nodes from {PROJECT}:retainOnDelete, run `pulumi up`, and "
             "then `pulumi destroy` again"
@@ -141,7 +141,7 @@ def refusals(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
         news: the same properties as the program declares them now.
 
     """
-    lost = list(_lost(olds, news))
+    lost = list(_lost_keys(olds, news))
     if not lost:
         return
     location, installation = ClusterLocation.of(olds), olds["installation"]
@@ -154,11 +154,11 @@ def refusals(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
             f"it: {exc}. Correct the credentials or the network, and run Pulumi again"
         )
         return
-    yield from _used(lost, olds, news, nodes)
-    yield from _held(lost, olds, profiles)
+    yield from _node_refusals(lost, olds, news, nodes)
+    yield from _roles_in_profiles(lost, olds, profiles)
 
 
-def _launching(location: ClusterLocation) -> Iterator[RunningNode]:
+def _launching_claims(location: ClusterLocation) -> Iterator[RunningNode]:
     """Yield the NodeClaims of an EC2NodeClass that have no instance yet."""
     try:
         claims = ClusterApi.find(location).list(f"{NODE_CLAIM.root}/{NODE_CLAIM.plural}")
@@ -169,7 +169,7 @@ def _launching(location: ClusterLocation) -> Iterator[RunningNode]:
             yield RunningNode(f"NodeClaim {claim['metadata']['name']}")
 
 
-def _lost(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
+def _lost_keys(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys of what a change deletes or replaces."""
     needed = olds["needed"]
     for key in NEEDED:  # in this order, as the engine's state has none
@@ -190,7 +190,7 @@ def _is_known(value: Any) -> bool:
     return not (value is None or is_unknown(value))
 
 
-def _used(
+def _node_refusals(
     lost: Sequence[str],
     olds: Mapping[str, Any],
     news: Mapping[str, Any],
@@ -201,7 +201,7 @@ def _used(
         changes = list(_changes(keys, olds, news))
         yield (
             f"{'; '.join(each for _, each in changes)}. This would delete {_objects(keys, olds)}, "
-            f"and {_depend(using)} on {'it' if len(keys) == 1 else 'them'}: {_listed(using)}. "
+            f"and {_depend(using)} on {'it' if len(keys) == 1 else 'them'}: {_shorten(using)}. "
             f"Make this change in stages: 1. Set {' and '.join(setting for setting, _ in changes)} "
             "back. 2. Remove "
             f"the NodePools (set {PROJECT}:defaultNodePool to false, or empty the folder of "
@@ -227,7 +227,7 @@ def _depend(using: Sequence[str]) -> str:
     return "1 node depends" if len(using) == 1 else f"{len(using)} nodes depend"
 
 
-def _held(
+def _roles_in_profiles(
     lost: Sequence[str], olds: Mapping[str, Any], profiles: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """Yield roles that IAM would not delete because an instance profile contains them."""
@@ -238,8 +238,8 @@ def _held(
         if NEEDED[key].retained_by == "nodeRole" and holding:
             yield (
                 f"{NEEDED[key].title.format(arn=arn)} would be deleted, but the controller added "
-                f"it to the instance profiles {_listed(holding)} of EC2NodeClasses with spec.role, "
-                "so IAM does not delete it. First remove these EC2NodeClasses and their "
+                f"it to the instance profiles {_shorten(holding)} of EC2NodeClasses with "
+                "spec.role, so IAM does not delete it. First remove these EC2NodeClasses and their "
                 "NodePools and run `pulumi up`; then make this change and add them again"
             )
 
@@ -268,6 +268,6 @@ def _objects(keys: Sequence[str], olds: Mapping[str, Any]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _listed(names: Sequence[str], limit: int = 10) -> str:
+def _shorten(names: Sequence[str], limit: int = 10) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more

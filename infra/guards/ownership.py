@@ -186,11 +186,11 @@ def refuse_missing_cluster(location: ClusterLocation) -> str:
             ]
         ) from exc
     except (BotoCoreError, ClientError) as exc:
-        raise ConfigError([_unanswered(location, exc)]) from exc
+        raise ConfigError([_connection_problem(location, exc)]) from exc
     return made.astimezone(UTC).isoformat(timespec="seconds") if made else ""
 
 
-def _unanswered(location: ClusterLocation, problem: BotoCoreError | ClientError) -> str:
+def _connection_problem(location: ClusterLocation, problem: BotoCoreError | ClientError) -> str:
     """Return why EKS did not describe the cluster, and which setting to check."""
     region = f"joiner:region={location.region!r}"
     if isinstance(problem, NotConnectedError | HTTPClientError | InvalidRegionError):
@@ -275,7 +275,9 @@ def refuse_taken(
     ours = {name.resource: name for name, _ in found if name.resource}
     replaced = {resource for resource, name in ours.items() if name.is_replaced()}
     if lost := replaced - recorded:
-        problems += _used(location, installation, [ours[resource] for resource in sorted(lost)])
+        problems += _resources_in_use(
+            location, installation, [ours[resource] for resource in sorted(lost)]
+        )
     if problems:
         raise ConfigError(problems)
     unimported = replaced | recorded
@@ -285,7 +287,9 @@ def refuse_taken(
     }
 
 
-def _used(location: ClusterLocation, installation: str, lost: Sequence[Name]) -> Iterator[str]:
+def _resources_in_use(
+    location: ClusterLocation, installation: str, lost: Sequence[Name]
+) -> Iterator[str]:
     """Yield why resources that the state does not have are not replaced: nodes may use them."""
     if running := running_nodes(location, installation):
         for name in lost:

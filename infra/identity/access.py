@@ -138,7 +138,7 @@ def with_mapping(
         "username": "system:node:{{EC2PrivateDNSName}}",
         "groups": list(groups),
     }
-    return _dumped([*_others(mapped, role_arn), entry])
+    return _to_yaml([*_others(mapped, role_arn), entry])
 
 
 def without_mapping(mapped: str, role_arn: str) -> str:
@@ -146,7 +146,7 @@ def without_mapping(mapped: str, role_arn: str) -> str:
 
     `mapped` and the result are YAML text.
     """
-    return _dumped(_others(mapped, role_arn))
+    return _to_yaml(_others(mapped, role_arn))
 
 
 def _others(mapped: str, role_arn: str) -> list[Any]:
@@ -160,7 +160,7 @@ def _without_path(role_arn: str) -> str:
     return f"{before}:role/{named.rpartition('/')[2]}" if named else role_arn
 
 
-def _dumped(entries: list[Any]) -> str:
+def _to_yaml(entries: list[Any]) -> str:
     return yaml.safe_dump(entries, sort_keys=False)
 
 

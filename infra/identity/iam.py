@@ -69,7 +69,7 @@ class NodeRole(pulumi.ComponentResource):
             self.role_name, self.role_arn = role.name, role.arn
             after = [role]
         else:
-            found = _existing(args.name, self)
+            found = _existing_role(args.name, self)
             self.role_name, self.role_arn = found.name, found.arn
         self.profile_name = pulumi.Output.from_input(
             args.profile_name
@@ -93,7 +93,7 @@ class NodeRole(pulumi.ComponentResource):
             name=args.name,
             path=args.path,
             description=then(cluster.name, lambda it: f"Nodes of the EKS cluster {it}"),
-            assume_role_policy=_written(cluster, policies.ec2_trust),
+            assume_role_policy=_policy_text(cluster, policies.ec2_trust),
             permissions_boundary=args.permissions_boundary,
             opts=self._mine,
         )
@@ -102,7 +102,7 @@ class NodeRole(pulumi.ComponentResource):
             documents["Extra"] = policies.text_of(policies.document(*map(dict, args.statements)))
         on_ipv6 = cluster.ip_family == "ipv6"
         if on_ipv6:
-            documents["IPv6"] = _written(cluster, policies.ipv6_cni)
+            documents["IPv6"] = _policy_text(cluster, policies.ipv6_cni)
         for policy in policies.NODE_ROLE_POLICIES:
             if on_ipv6 and policy == policies.CNI_POLICY:
                 continue
@@ -200,7 +200,7 @@ class ControllerRole(pulumi.ComponentResource):
             role = self._role(name, args)
             self._after, self.role_arn = [role], role.arn
         else:
-            self.role_arn = _existing(args.name, self).arn
+            self.role_arn = _existing_role(args.name, self).arn
         if args.identity == "pod-identity":
             self._associate(name, args)
         else:
@@ -347,7 +347,7 @@ def controller_policies(
     return [*always, *(title for title, yes in asked.items() if yes)]
 
 
-def _existing(name: pulumi.Input[str], parent: pulumi.Resource) -> Any:
+def _existing_role(name: pulumi.Input[str], parent: pulumi.Resource) -> Any:
     """Return an existing role. If there is none, the program fails."""
     return aws.iam.get_role_output(name=name, opts=pulumi.InvokeOutputOptions(parent=parent))
 
@@ -356,34 +356,34 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     """Return the controller's policy documents as JSON text, by title."""
     cluster, installation = args.cluster, args.installation
     documents: dict[str, pulumi.Input[str]] = {
-        "NodeLifecycle": _written(
+        "NodeLifecycle": _policy_text(
             cluster, partial(policies.node_lifecycle, installation=installation)
         ),
-        "LaunchTemplates": _written(
+        "LaunchTemplates": _policy_text(
             cluster, partial(policies.launch_templates, installation=installation)
         ),
-        "IAMIntegration": _written(
+        "IAMIntegration": _policy_text(
             cluster,
             lambda place, *arns: policies.iam_integration(place, node_role_arns=arns),
             *args.node_role_arns,
         ),
-        "EKSIntegration": _written(cluster, policies.eks_integration),
-        "Interruption": _written(
+        "EKSIntegration": _policy_text(cluster, policies.eks_integration),
+        "Interruption": _policy_text(
             cluster,
             lambda _, *arns: policies.interruption(*arns),
             args.queue_arn,
             *([args.queue_key] if args.queue_key else []),
         ),
-        "ResourceDiscovery": _written(cluster, policies.resource_discovery),
+        "ResourceDiscovery": _policy_text(cluster, policies.resource_discovery),
     }
     if args.zonal_shift:
-        documents["ZonalShift"] = _written(cluster, policies.zonal_shift)
+        documents["ZonalShift"] = _policy_text(cluster, policies.zonal_shift)
     if args.makes_profiles:
-        documents["InstanceProfiles"] = _written(
+        documents["InstanceProfiles"] = _policy_text(
             cluster, partial(policies.instance_profiles, installation=installation)
         )
     if args.image_parameters:
-        documents["ImageParameters"] = _written(
+        documents["ImageParameters"] = _policy_text(
             cluster, partial(policies.image_parameters, parameters=args.image_parameters)
         )
     if args.statements:
@@ -404,7 +404,7 @@ def _within_quota(title: str, text: str) -> str:
     return text
 
 
-def _written(
+def _policy_text(
     cluster: EksCluster, document: Callable[..., Document], *more: pulumi.Input[str]
 ) -> pulumi.Output[str]:
     """Return the JSON text of a policy document, computed from the cluster's place and `more`."""

@@ -92,13 +92,13 @@ def _ancestors() -> Iterator[list[str]]:
     process = os.getppid()
     while process > 1:
         try:
-            process, arguments = _described(process)
+            process, arguments = _parent_and_command(process)
         except (OSError, ValueError, subprocess.SubprocessError):
             return
         yield arguments
 
 
-def _described(process: int) -> tuple[int, list[str]]:
+def _parent_and_command(process: int) -> tuple[int, list[str]]:
     """Return the parent of a process, and its command line."""
     folder = Path(f"/proc/{process}")
     if folder.exists():

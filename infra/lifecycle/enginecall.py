@@ -30,7 +30,7 @@ def in_words(method: Callable[Parameters, Answer]) -> Callable[Parameters, Answe
     """
 
     @wraps(method)
-    def answered(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
+    def answer(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
         try:
             return method(*args, **kwargs)
         except Exception as exc:
@@ -40,7 +40,7 @@ def in_words(method: Callable[Parameters, Answer]) -> Callable[Parameters, Answe
             call.abort(grpc.StatusCode.UNKNOWN, str(exc))
             raise
 
-    return answered
+    return answer
 
 
 def is_for_users(error: Exception) -> bool:

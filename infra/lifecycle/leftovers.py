@@ -123,14 +123,14 @@ class Leftovers:
         example after it was restored from a backup of another cluster.
         """
         left = []
-        for instance, tags in self._tagged(instances):
+        for instance, tags in self._tags_of(instances):
             if self._may_end(tags):
                 _tolerantly(lambda i: self._ec2.terminate_instances(InstanceIds=[i]), instance)
             else:
                 left.append(instance)
         return left
 
-    def _tagged(self, instances: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    def _tags_of(self, instances: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
         """Yield each existing instance with its tags."""
         for start in range(0, len(instances), FILTER_VALUES):
             named = {"Name": "instance-id", "Values": instances[start : start + FILTER_VALUES]}

@@ -148,7 +148,7 @@ def release(cluster: Objects, *, clock: Clock = time, say: Callable[[str], None]
 
     `sweep` deletes what the controllers do not delete within `CONTROLLER_SECONDS`.
     """
-    paths = [*_balanced(cluster)]
+    paths = [*_load_balancer_paths(cluster)]
     for path in paths:
         say(f"deleting {path}, which has a load balancer")
         cluster.delete(path)
@@ -157,7 +157,7 @@ def release(cluster: Objects, *, clock: Clock = time, say: Callable[[str], None]
         clock.sleep(POLL_SECONDS)
 
 
-def _balanced(cluster: Objects) -> Iterator[str]:
+def _load_balancer_paths(cluster: Objects) -> Iterator[str]:
     for service in cluster.list(SERVICES):
         if service["spec"].get("type") == "LoadBalancer":
             yield _path("/api/v1", "services", service)
@@ -221,17 +221,17 @@ class VpcContents:
 
     def of_others(self) -> Iterator[str]:
         """Yield the titles of resources that neither the stack nor its cluster created."""
-        yield from (title for title, tags in self._everything() if not self._is_known(tags))
+        yield from (title for title, tags in self._blockers() if not self._is_known(tags))
         for interface in self._interfaces():
             if service := _service(interface.get("Description", "")):
                 yield f"network interface {interface['NetworkInterfaceId']} of {service}"
 
-    def _everything(self) -> Iterator[tuple[str, Pairs]]:
+    def _blockers(self) -> Iterator[tuple[str, Pairs]]:
         """Yield what prevents the deletion of the VPC, with its tags."""
         yield from ((f"load balancer {name}", tags) for name, tags in self._balancers())
         for one in self._instances():
             yield f"instance {one['InstanceId']}", _pairs(one)
-        for one in self._listed("describe_vpc_endpoints", "VpcEndpoints"):
+        for one in self._list("describe_vpc_endpoints", "VpcEndpoints"):
             yield f"VPC endpoint {one['VpcEndpointId']}", _pairs(one)
         for one in self._groups():
             yield f"security group {one['GroupId']} ({one['GroupName']})", _pairs(one)
@@ -280,7 +280,7 @@ class VpcContents:
             for one in page["LoadBalancers"]
             if one.get("VpcId") == self.vpc
         ]
-        yield from self._tagged(arns)
+        yield from self._tags_of(arns)
         pages = self._elb.get_paginator("describe_load_balancers").paginate()
         classic = [
             one["LoadBalancerName"]
@@ -301,25 +301,25 @@ class VpcContents:
             for one in page["TargetGroups"]
             if one.get("VpcId") == self.vpc
         ]
-        yield from (arn for arn, tags in self._tagged(arns) if self._is_clusters(tags))
+        yield from (arn for arn, tags in self._tags_of(arns) if self._is_clusters(tags))
 
-    def _tagged(self, arns: Sequence[str]) -> Iterator[tuple[str, Pairs]]:
+    def _tags_of(self, arns: Sequence[str]) -> Iterator[tuple[str, Pairs]]:
         for some in _batches(arns):
             for one in self._elbv2.describe_tags(ResourceArns=some)["TagDescriptions"]:
                 yield one["ResourceArn"], _pairs(one)
 
     def _instances(self) -> Iterator[Mapping[str, Any]]:
-        for reservation in self._listed("describe_instances", "Reservations"):
+        for reservation in self._list("describe_instances", "Reservations"):
             for instance in reservation["Instances"]:
                 if instance["State"]["Name"] not in ("shutting-down", "terminated"):
                     yield instance
 
     def _interfaces(self) -> Iterator[Mapping[str, Any]]:
-        return self._listed("describe_network_interfaces", "NetworkInterfaces")
+        return self._list("describe_network_interfaces", "NetworkInterfaces")
 
     def _groups(self) -> Iterator[Mapping[str, Any]]:
         """Yield the security groups that are deleted neither with the VPC nor with the cluster."""
-        for group in self._listed("describe_security_groups", "SecurityGroups"):
+        for group in self._list("describe_security_groups", "SecurityGroups"):
             tags = _pairs(group)
             if not (
                 group["GroupName"] == "default"
@@ -328,7 +328,7 @@ class VpcContents:
             ):
                 yield group
 
-    def _listed(self, operation: str, key: str) -> Iterator[Mapping[str, Any]]:
+    def _list(self, operation: str, key: str) -> Iterator[Mapping[str, Any]]:
         wanted = [{"Name": "vpc-id", "Values": [self.vpc]}]
         for page in self._ec2.get_paginator(operation).paginate(Filters=wanted):
             yield from page[key]
@@ -341,7 +341,7 @@ class VpcContents:
 
     def _delete_group(self, identity: str) -> None:
         """Delete a security group, after the rules of others that name it."""
-        for group in self._listed("describe_security_groups", "SecurityGroups"):
+        for group in self._list("describe_security_groups", "SecurityGroups"):
             for key, revoke in (
                 ("IpPermissions", self._ec2.revoke_security_group_ingress),
                 ("IpPermissionsEgress", self._ec2.revoke_security_group_egress),

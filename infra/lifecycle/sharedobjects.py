@@ -174,13 +174,13 @@ def _delete_provider(iam: Any, arn: str, installation: str, say: Callable[[str],
     tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
     if tags.get(labels.TAG_INSTALLATION) != installation:
         return
-    if roles := sorted(_trusting(iam, arn)):
+    if roles := sorted(_trusting_roles(iam, arn)):
         say(f"keeping OIDC provider {arn}: these roles trust it: {', '.join(roles[:10])}")
     else:
         iam.delete_open_id_connect_provider(OpenIDConnectProviderArn=arn)
 
 
-def _trusting(iam: Any, arn: str) -> Iterator[str]:
+def _trusting_roles(iam: Any, arn: str) -> Iterator[str]:
     """Yield the names of roles whose trust policy names the provider."""
     for page in iam.get_paginator("list_roles").paginate():
         for role in page["Roles"]:

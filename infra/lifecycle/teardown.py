@@ -154,7 +154,7 @@ class Draining:
         `pools` are all NodePools of the cluster; if None, they are read from it.
         """
         pools = self._pools() if pools is None else pools
-        foreign = sorted(_described(pool) for pool in pools if not _owner(pool))
+        foreign = sorted(_pool_text(pool) for pool in pools if not _owner(pool))
         others = sorted(
             f"{_name(pool)} ({_owner(pool)})"
             for pool in pools
@@ -204,14 +204,14 @@ class Draining:
                     "create it again"
                 )
             try:
-                self.cluster.merge(f"{_path(NODE_POOL, pool)}/status", self._closing(pool))
+                self.cluster.merge(f"{_path(NODE_POOL, pool)}/status", self._draining_patch(pool))
             except ApiError as exc:
                 if exc.status != 409:
                     raise
                 continue  # The controller changed the NodePool; the next round tries again.
             self._closed[name] = self.clock.monotonic()
 
-    def _closing(self, pool: Wire) -> Wire:
+    def _draining_patch(self, pool: Wire) -> Wire:
         condition = {
             "type": IN_SERVICE,
             "status": "False",
@@ -368,7 +368,7 @@ def drain(props: Mapping[str, Any]) -> None:
     location = ClusterLocation.of(props)
     cloud = Leftovers(location, props["installation"])
     try:
-        _draining(props, cloud).run()
+        _make_draining(props, cloud).run()
     except (ClusterGoneError, ClusterUnreachableError) as exc:
         require_abandoned(location, exc)
         instances = cloud.instances()
@@ -385,7 +385,7 @@ def drain_refusals(props: Mapping[str, Any]) -> list[str]:
     """
     location = ClusterLocation.of(props)
     try:
-        return _draining(props, Leftovers(location, props["installation"])).refusals()
+        return _make_draining(props, Leftovers(location, props["installation"])).refusals()
     except (ClusterGoneError, ClusterUnreachableError) as exc:
         try:
             require_abandoned(location, exc)
@@ -394,7 +394,7 @@ def drain_refusals(props: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _draining(props: Mapping[str, Any], cloud: Leftovers) -> Draining:
+def _make_draining(props: Mapping[str, Any], cloud: Leftovers) -> Draining:
     timeout = float(props["timeout_seconds"])
     patience = min(timeout, PATIENCE_SECONDS)
     return Draining(
@@ -573,7 +573,7 @@ def _restorer(wire: Wire) -> str:
     return next((one.name for one in found if one.restores), "")
 
 
-def _described(pool: Wire) -> str:
+def _pool_text(pool: Wire) -> str:
     restorer = _restorer(pool)
     return f"{_name(pool)} ({restorer})" if restorer else _name(pool)
 

@@ -47,7 +47,7 @@ def _cluster(facts: Mapping[str, Any]) -> EksCluster:
     if missing := [f"cluster.{name}" for name in LOCATING if name not in facts]:
         raise ArgumentError(f"{missing[0]} is missing: allowed is text")
     if facts.keys() <= set(CONNECTING):
-        known = {name: _known(value, f"cluster.{name}") for name, value in facts.items()}
+        known = {name: _require_known(value, f"cluster.{name}") for name, value in facts.items()}
         return EksCluster.found(ClusterLocation(cluster_name=known.pop("name"), **known))
     try:
         return EksCluster(**facts)
@@ -72,7 +72,7 @@ def _value(value: Any, kind: Any, path: str) -> Any:
     member, is_input = parts(kind)
     if is_input and isinstance(value, pulumi.Output | Unknown):
         return pulumi.Output.from_input(value)
-    value = _known(value, path)
+    value = _require_known(value, path)
     if member is EksCluster:
         return _read(EksCluster, _of_kind(value, dict, path, "an object"), f"{path}.")
     origin, inner = typing.get_origin(member), typing.get_args(member)
@@ -103,7 +103,7 @@ def _scalar(value: Any, kind: Any, path: str) -> Any:
 
 def _json(value: Any, path: str) -> Any:
     """Return a JSON value with integers, which Pulumi passes as floating-point numbers."""
-    value = _known(value, path)
+    value = _require_known(value, path)
     if isinstance(value, dict):
         return {key: _json(one, f"{path}.{key}") for key, one in value.items()}
     if isinstance(value, list):
@@ -111,7 +111,7 @@ def _json(value: Any, path: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _known(value: Any, path: str) -> Any:
+def _require_known(value: Any, path: str) -> Any:
     if isinstance(value, pulumi.Output | Unknown):
         raise ArgumentError(
             f"{path} is a secret, or an output of another resource: allowed is a value that is "
@@ -122,11 +122,11 @@ def _known(value: Any, path: str) -> Any:
 
 def _of_kind(value: Any, kind: type[Any], path: str, words: str) -> Any:
     if not isinstance(value, kind):
-        raise ArgumentError(f"{path}={_shown(value)} cannot be used: allowed is {words}")
+        raise ArgumentError(f"{path}={_yaml_text(value)} cannot be used: allowed is {words}")
     return value
 
 
-def _shown(value: Any) -> str:
+def _yaml_text(value: Any) -> str:
     """Return a value as programs in YAML write it."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -88,7 +88,7 @@ class PackageServicer(ProviderServicer):
         failures = [
             proto.CheckFailure(property=one.property, reason=one.reason) for one in checked.failures
         ]
-        inputs = await _written(checked.inputs, news, request.news)
+        inputs = await _serialize(checked.inputs, news, request.news)
         return proto.CheckResponse(inputs=inputs, failures=failures)
 
     async def Diff(self, request: Any, context: Any) -> Any:
@@ -108,22 +108,24 @@ class PackageServicer(ProviderServicer):
     async def Create(self, request: Any, context: Any) -> Any:
         props = _read(request.properties)
         made = await self._answer(request, context, _provider(props).create, props)
-        outs = await _written(made.outs or {}, props, request.properties)
+        outs = await _serialize(made.outs or {}, props, request.properties)
         return proto.CreateResponse(id=made.id, properties=outs)
 
     async def Read(self, request: Any, context: Any) -> Any:
         props = _read(request.properties)
         found = await self._answer(request, context, _provider(props).read, request.id, props)
-        outs = await _written(found.outs, props, request.properties)
+        outs = await _serialize(found.outs, props, request.properties)
         inputs = request.inputs
         if found.inputs is not None:
-            inputs = await _written(found.inputs, props, request.inputs)
+            inputs = await _serialize(found.inputs, props, request.inputs)
         return proto.ReadResponse(id=found.id, properties=outs, inputs=inputs)
 
     async def Update(self, request: Any, context: Any) -> Any:
         olds, news = _read(request.olds), _read(request.news)
         made = await self._answer(request, context, _provider(news).update, request.id, olds, news)
-        return proto.UpdateResponse(properties=await _written(made.outs or {}, news, request.news))
+        return proto.UpdateResponse(
+            properties=await _serialize(made.outs or {}, news, request.news)
+        )
 
     async def Delete(self, request: Any, context: Any) -> Any:
         props = _read(request.properties)
@@ -186,7 +188,7 @@ def _read(properties: Any) -> dict[str, Any]:
     return {key: rpc.unwrap_rpc_secret(value) for key, value in read.items()}
 
 
-async def _written(made: Mapping[str, Any], props: Mapping[str, Any], asked: Any) -> Any:
+async def _serialize(made: Mapping[str, Any], props: Mapping[str, Any], asked: Any) -> Any:
     """Return properties for the engine; what was secret in those it asked with is secret."""
     given = rpc.deserialize_properties(asked, keep_unknowns=True)
     secret = {key for key, value in given.items() if rpc.is_rpc_secret(value)}

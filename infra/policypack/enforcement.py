@@ -46,11 +46,11 @@ def check_against_rules(
     for key in CHECKS[made.type_]:
         given = _python(key) if _python(key) in props else key
         if given in props:
-            props[given] = _checked(made, key, props[given])
+            props[given] = _check(made, key, props[given])
     return pulumi.ResourceTransformationResult(props, made.opts)
 
 
-def _checked(made: pulumi.ResourceTransformationArgs, key: str, value: Any) -> Any:
+def _check(made: pulumi.ResourceTransformationArgs, key: str, value: Any) -> Any:
     """Return the value, checked; for an output, an output that is checked once known."""
 
     def harmless(known: Any) -> Any:

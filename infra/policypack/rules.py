@@ -99,8 +99,8 @@ def of_statement(statement: Wire) -> Iterator[str]:
     if "NotAction" in statement or "NotResource" in statement:
         yield "it allows all but what it names: use Action, not NotAction, and Resource"
         return
-    resources = _listed(statement.get("Resource", []))
-    for action in map(str, _listed(statement.get("Action", []))):
+    resources = _as_list(statement.get("Resource", []))
+    for action in map(str, _as_list(statement.get("Action", []))):
         yield from _of_action(action, resources, statement.get("Condition") or {})
 
 
@@ -153,7 +153,7 @@ def _of_principal(principal: Any, statement: Wire) -> Iterator[str]:
         yield "it lets everyone assume the role: name a service or a service account"
         return
     for kind, names in principal.items():
-        for name in map(str, _listed(names)):
+        for name in map(str, _as_list(names)):
             if kind == "Service" and name.partition(".amazonaws.com")[0] in SERVICES:
                 continue
             if kind == "Federated" and _names_one_account(statement):
@@ -188,7 +188,7 @@ def _is_named(principal: Any) -> bool:
     """Whether the principal is AWS principals by name; a service acts for every account."""
     if not isinstance(principal, Mapping) or set(principal) != {"AWS"}:
         return False
-    return not any("*" in str(name) for name in _listed(principal["AWS"]))
+    return not any("*" in str(name) for name in _as_list(principal["AWS"]))
 
 
 def of_attachment(arn: Any) -> Iterator[str]:
@@ -200,7 +200,7 @@ def of_attachment(arn: Any) -> Iterator[str]:
 
 def of_rights(rules: Any) -> Iterator[str]:
     """Yield what the rules of a Role or ClusterRole allow that they must not."""
-    for rule in _listed(rules):
+    for rule in _as_list(rules):
         yield from _of_right(rule)
 
 
@@ -240,7 +240,7 @@ def of_role_reference(reference: Wire) -> Iterator[str]:
 
 def of_subjects(subjects: Any) -> Iterator[str]:
     """Yield the subjects of a binding that include every user."""
-    for subject in _listed(subjects):
+    for subject in _as_list(subjects):
         name = str(subject.get("name"))
         if subject.get("kind") in ("Group", "User") and name in EVERYBODY:
             yield f"it binds the role to {name}, which includes everyone: name the subjects"
@@ -263,7 +263,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
 
 def _statements(document: Any) -> list[Wire]:
     parsed = json.loads(document) if isinstance(document, str) else document
-    return list(map(dict, _listed(parsed.get("Statement", []))))
+    return list(map(dict, _as_list(parsed.get("Statement", []))))
 
 
 def _title(statement: Wire) -> str:
@@ -284,5 +284,5 @@ def _is_everything(resource: Any) -> bool:
     return re.fullmatch(r"\*+|arn:[^:]*:[*?].*", str(resource)) is not None
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, str | Mapping) else list(value)
