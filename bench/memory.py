@@ -17,12 +17,12 @@ from testbed.processes import owned
 PAUSE_SECONDS = 0.2
 
 Groups = Callable[[], Mapping[str, Sequence[int]]]
-"""Returns the process ids of each replica."""
+"""Returns the process IDs of each replica, by the replica's name."""
 
 
 @dataclass(slots=True)
 class Meter:
-    """Samples the memory of every replica periodically; figures in MiB."""
+    """Samples the memory of every replica periodically; `now` and `peak` are in MiB."""
 
     groups: Groups
     now: dict[str, float] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Meter:
             await asyncio.sleep(PAUSE_SECONDS)
 
     def sample(self) -> dict[str, float]:
-        """Take one sample; return the MiB of each replica. The largest replica is the leader."""
+        """Take one sample and return the memory of each replica in MiB."""
         self.now = {replica: sum(map(pss, pids)) for replica, pids in self.groups().items()}
         for replica, mib in self.now.items():
             self.peak[replica] = max(mib, self.peak.get(replica, 0.0))
@@ -43,7 +43,7 @@ class Meter:
 
 
 def pss(pid: int) -> float:
-    """Return the proportional memory of a process in MiB, 0 if the process has ended."""
+    """Return the proportional memory of a process in MiB; 0 if the process has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -52,9 +52,11 @@ def pss(pid: int) -> float:
 
 
 def families(directory: Path, command: str) -> dict[str, list[int]]:
-    """Return the IDs of the processes in `directory` whose command line contains `command`.
+    """Return, for each process that runs `command`, its ID and those of its descendants.
 
-    Each list has one such process and its descendants; its key is that process's ID.
+    Only processes that belong to `directory` count (`testbed.processes.owned`). A process runs
+    `command` if its command line contains this text. A child of such a process counts only as a
+    descendant. The keys are the IDs of the processes that run `command`.
     """
     pids = owned.belonging_to(directory)
     parents = {pid: _parent(pid) for pid in pids}

@@ -1,7 +1,7 @@
 """What a node of the benchmarks costs besides its instance.
 
-Joiner counts it when it decides. Karpenter knows the price of the instance only. Both answers are
-judged by the whole price.
+Joiner counts these costs when it decides. Karpenter knows the price of the instance only. The
+answers of both are judged by the whole price.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Nodes are in private subnets, so there is no charge for a public address.
 
 
 def add_fee(parser: argparse.ArgumentParser) -> None:
-    """Add the option for a fee per node."""
+    """Add the option `--node-fee`: what a node costs besides instance and volume, in $/h."""
     parser.add_argument(
         "--node-fee", type=float, default=0.0, help="$/h per node besides instance and volume (0)"
     )

@@ -16,14 +16,14 @@ Client = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Instance:
-    """An EC2 instance of the installation."""
+    """An EC2 instance of the installation; `cpus` is its number of vCPUs."""
 
     identity: str
     cpus: int
 
 
 def instances(client: Client, installation: str) -> list[Instance]:
-    """Return the installation's instances that cost money."""
+    """Return the installation's instances, except those that are terminating or terminated."""
     wanted = [
         {"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]},
         {"Name": "instance-state-name", "Values": ALIVE},
@@ -44,10 +44,10 @@ def _cpus(instance: Any) -> int:
 
 
 def sweep(client: Client, installation: str, say: Callable[[str], None]) -> list[str]:
-    """Terminate running instances; return the ARNs of everything left, for manual review.
+    """Terminate an installation's instances; return the ARNs of its other resources, for review.
 
-    Resources other than instances are only reported. Their dependencies decide the order in which
-    they can be deleted, and `pulumi destroy` knows that order.
+    The other resources are only reported. Their dependencies decide the order in which they can be
+    deleted, and `pulumi destroy` knows that order.
     """
     alive = [instance.identity for instance in instances(client, installation)]
     if alive:

@@ -65,7 +65,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Cluster and cloud at one moment, Joiner's objects and foreign ones; times are in seconds."""
+    """Cluster and cloud at one moment, Joiner's objects and foreign ones; times are in seconds.
+
+    `templates` is the number of launch templates. `wanted` maps each workload to its replicas.
+    """
 
     at: float
     claims: Sequence[Body]
@@ -323,11 +326,11 @@ class Auditor:
     ) -> None:
         """Check that the voluntary disruption of NodeClaim `name` disrupts whole gangs.
 
-        Called when the NodeClaim is deleted.
-        All other nodes that run pods of the node's gangs must be marked for disruption before the
-        first NodeClaim is deleted. Pods that were created after the node was marked belong to a
-        gang that restarted. The deletion is not voluntary if a message announced that the instance
-        (an ID in `announced`) ends.
+        Called when the NodeClaim is deleted. All other nodes that run pods of the node's gangs must
+        be marked for disruption before the first NodeClaim is deleted. Pods that were created after
+        the node was marked are ignored, because their gang has restarted. Nothing is checked if
+        `announced` has the instance's ID: a message announced the instance's end, so the disruption
+        is not voluntary.
         """
         by_name = {claim["metadata"]["name"]: claim for claim in claims}
         mark = _voluntary(by_name[name]) if name in by_name else None
@@ -490,9 +493,10 @@ def too_many(view: View) -> frozenset[str]:
 
 
 def unneeded_instances(view: View, instance_types: Sequence[InstanceType]) -> list[str]:
-    """Return a finding if the instances cost more than the existing pods need; empty if not.
+    """Return a finding if the instances cost too much for the existing pods; empty if not.
 
-    The price of one more instance is allowed, since instances are whole.
+    They may cost `MOST_TIMES_NEEDED` times `least_cost`, and the price of one more instance, since
+    instances are whole.
     """
     return _wasted(view, least_cost(view.pods, instance_types), instance_types)
 

@@ -115,7 +115,7 @@ class Fault:
         """Act on the scene until cancelled; called once in each of the fault's phases."""
 
     def end(self, scene: Scene) -> None:
-        """Repair what would never recover by itself."""
+        """Undo the effects from which the cluster would never recover by itself."""
 
     async def _now_and_then(self, least: float, most: float) -> None:
         await asyncio.sleep(self.chance.uniform(least, most))

@@ -1,8 +1,9 @@
 """Processes on one event loop that a test can kill and pause as a kernel does.
 
-A context variable marks what a process starts. A killed process never runs another step: it does no
-cleanup, and its requests are not cancelled. A paused process does nothing, its timers included,
-until it is resumed; it then sees that time has passed.
+A *step* of a process is a callback that the event loop runs for it. A context variable marks what a
+process starts. A killed process never runs another step: it does no cleanup, and its requests are
+not cancelled. A paused process does nothing, its timers included, until it is resumed; it then sees
+that time has passed.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class ProcessLoop(VirtualClockLoop):
         *args: *Given,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """Schedule a step for the next iteration."""
+        """Schedule a step for the next iteration of the loop."""
         context = context or copy_context()
         process = context.get(_CURRENT)
         if process is None:
@@ -95,7 +96,7 @@ class ProcessLoop(VirtualClockLoop):
         *args: *Given,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a step at a time."""
+        """Schedule a step for the time `when`, in seconds of the loop's clock."""
         context = context or copy_context()
         process = context.get(_CURRENT)
         if process is None:

@@ -95,10 +95,10 @@ FENCES: dict[Process, LooseFence] = {}
 
 
 class BusyClock:
-    """The clock of a process whose reconciliations use up their share of the event loop by chance.
+    """The clock that limits the time of a process's reconciliations per iteration of the loop.
 
-    Which reconciliations run before other tasks depends on the speed of a machine. Here it depends
-    on the seed: a slice ends after about two, five or ten reconciliations.
+    How many of them run in `SLICE_SECONDS` depends on the speed of a machine. Here it depends on
+    the seed: this time is used up after about two, five or ten reconciliations.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -107,7 +107,7 @@ class BusyClock:
         self._now = 0.0
 
     def __call__(self) -> float:
-        """Return the time in seconds; it passes by whole slices."""
+        """Return the time in seconds; it passes in steps of `SLICE_SECONDS`."""
         if self._chance.random() < self._share:
             self._now += SLICE_SECONDS
         return self._now

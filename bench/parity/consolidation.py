@@ -12,11 +12,19 @@ with every saving counted, as Karpenter does, and once with the cost of eviction
 `tests/oracle/disruption.py` replays every step of Joiner, pass by pass and command by command.
 
 Prints a line for each cluster and the totals. The exit code is 1 if Joiner breaks a rule or costs
-more than Karpenter anywhere, if a cost is below Joiner's bound, or if a target is missed. The bound
-applies to the pods that may be moved. It ignores NodePools that let only empty nodes go, so its
-target applies to `shrunk` clusters. For clusters at rest, the table also has what an integer
-program proves (`bench/parity/reachable.py`): the least reachable cost of whole nodes, the same
-without replacing spot nodes by spot nodes, and the fewest evictions that reach Joiner's cost.
+more than Karpenter anywhere, if a cost is below Joiner's lower bound, or if a target is missed. The
+targets are about Joiner with every saving counted:
+
+* Cost: in `shrunk` clusters, Joiner's total cost is at most `NEAR` times the total lower bound. In
+  `constrained` clusters, some NodePools let only empty nodes go. The bound ignores this, so it
+  may be unreachable there.
+* Evictions: in all clusters at rest, Joiner evicts at most `EVICTION_RATIO` times as many pods per
+  $/h saved as Karpenter.
+
+The lower bound applies to the pods that may be moved. For clusters at rest, the table also has what
+an integer program proves (`bench/parity/reachable.py`): the least reachable cost of whole nodes,
+the same without replacing spot nodes by spot nodes, and the fewest evictions that reach Joiner's
+cost.
 """
 
 from __future__ import annotations
@@ -103,7 +111,7 @@ class Side:
 
     @classmethod
     def of(cls, answered: Answer) -> Side:
-        """Return the result that an answer contains."""
+        """Return the costs, evictions and times in an engine's answer."""
         moves = Counter(key for command in answered["commands"] for key in moved_pods(command))
         return cls(
             before=answered["costBefore"],
@@ -116,7 +124,7 @@ class Side:
 
     @classmethod
     def sum(cls, sides: Iterable[Side]) -> Side:
-        """Return the sum of several results."""
+        """Return the sums of several results; `first` is their maximum."""
         every = list(sides)
         return cls(
             before=sum(side.before for side in every),
@@ -136,7 +144,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of one cluster; `failures` lists violations."""
+    """The results of one cluster; `failures` lists violations.
+
+    `ours` are Joiner's results with every saving counted, `with_eviction_cost` those with Joiner's
+    default settings, `theirs` Karpenter's. `bound` is the lower bound of the cost, in $/h.
+    """
 
     seed: int
     category: str
@@ -184,7 +196,7 @@ def course(world: World, *, with_eviction_cost: bool) -> tuple[Answer, list[Sequ
 
 
 def judged_course(world: World, *, with_eviction_cost: bool) -> tuple[Side, list[str]]:
-    """Return Joiner's result, and the violations that the oracle finds in it."""
+    """Return Joiner's results, and the violations that the oracle finds in its commands."""
     answered, passes = course(world, with_eviction_cost=with_eviction_cost)
     end, findings = played(world, world["instanceTypes"], passes, NOW)
     if not findings:

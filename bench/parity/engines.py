@@ -69,15 +69,15 @@ class Answered:
 
 @cache
 def toolset() -> binaries.Toolset:
-    """Return the set with `parity`, which calls Karpenter's engine, and `kwok` (see `binary`)."""
+    """Return the toolset with `parity`, which calls Karpenter's engine, and `kwok` (`binary`)."""
     return _ours("karpenter", MODULE, {"parity": ".", "kwok": f"{KARPENTER}/kwok"})
 
 
 @cache
 def hashing() -> binaries.Toolset:
-    """Return the set with the program that prints Karpenter's hashes of objects.
+    """Return the toolset with the program that prints Karpenter's hashes of objects.
 
-    It is separate because it depends on the Go types of Karpenter's AWS provider.
+    It is not in `toolset`, because it depends on the Go types of Karpenter's AWS provider.
     """
     return _ours("karpenter-hashes", MODULE / "hashes", {"hashes": "./hashes"})
 
@@ -261,15 +261,19 @@ SOLVE = (sys.executable, "-m", "controller", "solve", "--output", "json")
 
 
 def joiner(world: Path, *, repeat: int = 1, first: bool = False) -> Answered:
-    """Solve a world with Joiner, for its first answer or for its best. Raises EngineFailedError."""
+    """Solve a world with Joiner's engine, `repeat` times as `karpenter` does.
+
+    If `first`, Joiner returns its first answer instead of its best. Raises EngineFailedError.
+    """
     time_limit = ["--time-limit", "0"] if first else []
     return _asked([*SOLVE, "--repeat", str(repeat), *time_limit, str(world)])
 
 
 def proven_bound(world: Path) -> float:
-    """Return Joiner's lower bound on the cost of any answer that places the same pods.
+    """Return Joiner's lower bound on the cost of the new nodes for a world, in $/h.
 
-    Raises EngineFailedError.
+    It holds for every answer that places at least the pods that Joiner places. Raises
+    EngineFailedError.
     """
     bound = _asked([*SOLVE, "--prove", str(world)]).answer["lowerBound"]
     assert isinstance(bound, float)

@@ -96,7 +96,7 @@ def instance_type(
 
 
 def offering(zone: str, capacity_type: str, price: float, *, available: bool = True) -> Object:
-    """Return an offering in $/h."""
+    """Return an offering; `price` is in $/h."""
     return {
         "requirements": {ZONE: zone, CAPACITY_TYPE: capacity_type},
         "price": round(price, 6),

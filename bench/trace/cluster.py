@@ -43,7 +43,7 @@ Market = tuple[str, str, str]
 
 
 def moment(now: float) -> datetime:
-    """Return a simulated second as a datetime."""
+    """Return a time of the trace, in seconds, as a datetime."""
     return START + timedelta(seconds=now)
 
 
@@ -58,7 +58,8 @@ class Node:
     """One instance.
 
     It is `up` once it accepts pods, `leaving` once it is marked for disruption, and `draining` once
-    its NodeClaim is deleted. Prices are in $/h, times in seconds of the trace.
+    its NodeClaim is deleted. Prices are in $/h, times in seconds of the trace. The parameter `wait`
+    of methods is the NodePool's `consolidateAfter`, None for `Never`.
     """
 
     state: StateNode
@@ -119,7 +120,7 @@ class Node:
         return since + wait.total_seconds()
 
     def is_quiet(self, now: float, wait: timedelta | None) -> bool:
-        """Whether the node has had no pod changes for `wait`; never for None."""
+        """Whether the node has had no pod changes for `wait`; False if that is None."""
         quiet_at = self.quiet_at(wait)
         return quiet_at is not None and quiet_at <= now
 

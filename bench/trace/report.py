@@ -15,25 +15,29 @@ LEAST_SAVING = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One side on one trace; `idle` is its run in which only empty nodes are consolidated."""
+    """The results of one side on one trace, from two runs.
+
+    In the run `idle`, only empty nodes are consolidated. In the run `measured`, the policy is the
+    one that the user chose.
+    """
 
     measured: Measured
     idle: Measured
 
     @property
     def saved(self) -> float:
-        """$ saved by moving pods."""
+        """The saving from moving pods, in $."""
         return self.idle.cost - self.measured.cost
 
     @property
     def evictions_per_dollar(self) -> float | None:
-        """Pods evicted per dollar saved; None if nothing was saved."""
+        """The number of pods evicted per dollar saved; None if nothing was saved."""
         return self.measured.evictions / self.saved if self.saved > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both sides on one trace."""
+    """The results of both sides on one trace."""
 
     trace: str
     karpenter: Outcome
@@ -47,7 +51,11 @@ class Pair:
 
     @property
     def repacked_cost(self) -> float:
-        """Cost in $ if all pods were scheduled again on an empty cluster throughout the trace."""
+        """Cost in $ if all pods moved to new nodes at regular times, without any cost of moving.
+
+        At `REPACKINGS` times of the trace (`bench/trace/runs.py`), Joiner's engine schedules all
+        pods of Joiner's run `idle` on an empty cluster.
+        """
         return self.joiner.idle.repacked_cost
 
     @property
@@ -107,7 +115,7 @@ def _totals(pairs: Sequence[Pair]) -> Mapping[str, float]:
 
 
 def table(pairs: Sequence[Pair]) -> Table:
-    """Return the results as a table, with Karpenter's and Joiner's in each cell."""
+    """Return the results as a table; a cell has Karpenter's figure, then Joiner's."""
     drawn = Table(header_style="bold", title="Karpenter / Joiner", title_justify="left")
     drawn.add_column("trace")
     for column in (
@@ -151,7 +159,7 @@ def _minutes(seconds: float | None) -> str:
 
 
 def verdicts(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield for each target whether it is met."""
+    """Yield a line for each target, which says whether the target is met."""
     total = _totals(pairs)
     saving = 1 - total["costRatio"]
     yield _verdict(

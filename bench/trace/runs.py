@@ -21,7 +21,7 @@ from testbed.progress import Progress
 
 KARPENTER, JOINER = "Karpenter", "Joiner"
 REPACKINGS = 200
-"""Number of moments in a trace at which the cost of placing all pods from scratch is computed."""
+"""How many times in a trace the cost of all pods on an empty cluster is computed."""
 
 PARTS = 1000
 """Number of steps in which a run reports its progress."""

@@ -1,7 +1,8 @@
 """The two sides that decide: Joiner's packages, and Karpenter's engine in its own process.
 
-Both have the same two operations. *Place* decides on which nodes pending pods go, and which
-nodes to launch for them. *Disrupt* decides which nodes to disrupt now.
+Both have the same operations. `place` decides to which nodes pending pods go, and which nodes to
+launch for them. `disrupt` decides which nodes to disrupt now, and `confirm` checks these commands
+again. `deletion_costs` decides which pods ReplicaSets should delete first.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Side(Protocol):
     """Whether a drain evicts the largest pods first."""
 
     repeat_seconds: float
-    """Seconds after which it runs another disruption pass while nothing changes."""
+    """Seconds after which the controller runs another disruption pass while nothing changes."""
 
     fades: float
     """Seconds after the last change during which a pass may find a different result."""
@@ -76,10 +77,16 @@ class Side(Protocol):
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
     ) -> Placement:
-        """Plan nodes for pods that have none; `placed` pods are expected on the named node."""
+        """Plan nodes for the pending pods (`waiting`).
+
+        `placed` maps the key of each pod that already has a planned node to the node's name.
+        """
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
-        """Return the deletion cost of the pods on each node, by the node's name; 0 for none."""
+        """Return the value of `pod-deletion-cost` for each pod of a node, by node name.
+
+        0 has the same effect as no annotation.
+        """
 
     def disrupt(self, cluster: Cluster) -> Sequence[Move]:
         """Run a disruption pass and return its commands."""
@@ -98,10 +105,10 @@ class Joiner:
     largest_first: bool = True
     repeat_seconds: float = 300.0
     fades: float = 3 * 3600.0
-    """Seconds during which a growing horizon may turn up new commands.
+    """Seconds after the last change during which a pass may still find new commands.
 
-    A saving is expected to last as long as the workloads have run, two hours at most. That horizon
-    grows slowly, for longer than five minutes.
+    Joiner expects a saving to last as long as the workloads have run, at most two hours. This time
+    grows while nothing else changes, so a saving that was too small may begin to pay.
     """
 
     _decision: Decision = field(default_factory=Decision)
@@ -114,7 +121,10 @@ class Joiner:
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
     ) -> Placement:
-        """Plan nodes for pods without a plan; `placed` pods count on their planned nodes."""
+        """Plan nodes for the pods without one.
+
+        Pods in `placed` count as running on their planned nodes.
+        """
         members = {one.key: one for one in waiting}
         asked = [one.seen for one in waiting if one.key not in placed]
         snapshot = with_placed(cluster.snapshot(), _expected(members, placed))
@@ -127,7 +137,7 @@ class Joiner:
         return self.settings.writes_deletion_costs
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
-        """Return the costs that rank the nodes by the last consolidation decision, by node name."""
+        """Return each pod's deletion cost, by node name: the lowest where Joiner disrupts first."""
         ranked = ranking(self._problem(cluster), self._planned)
         return {name: cost or 0 for name, cost in ranked.costs()}
 
@@ -209,7 +219,7 @@ class Karpenter:
     writes_deletion_costs: bool = False
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
-        """Return none: the simulated Karpenter runs with its default feature gates."""
+        """Return no costs: Karpenter runs with its default feature gates, and writes none."""
         return {}
 
     def place(
@@ -238,8 +248,9 @@ class Karpenter:
     def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
         """Validate as Karpenter does.
 
-        Of an empty-node command, the nodes that are still empty remain. Another command remains
-        only if the engine's answer has as many new nodes, of the instance types that were chosen.
+        A command for empty nodes keeps those that are still empty. Any other command remains only
+        if all its nodes may still be disrupted, and if the engine, asked again, launches as many
+        new nodes, each with at least the same instance types.
         """
         valid = []
         for move in moves:

@@ -83,10 +83,10 @@ class TraceEvent:
 
 @dataclass(slots=True)
 class Fall:
-    """A drop of the load, after which it stays constant until `until`.
+    """A drop of the load, after which the load stays constant until the time `until`.
 
-    `bound` is a lower bound of the remaining pods' cost in $/h. `seconds` is the time until the
-    cost was near it; None if it never was.
+    `bound` is a lower bound of the remaining pods' cost in $/h. `seconds` is the time from the drop
+    until the cost was at most `NEAR` times the bound; None if it never was.
     """
 
     at: float
@@ -120,10 +120,7 @@ class Measured:
     passes: int
     commands: int
     repacked_cost: float
-    """Cost in $ if all pods were scheduled again on an empty cluster throughout.
-
-    Evictions are free in that cost. It is 0 if not computed.
-    """
+    """Cost in $ as `Simulator.add_repacked_cost` computes it; 0 if it was not called."""
 
 
 @dataclass(slots=True)
@@ -141,9 +138,10 @@ class Simulator:
     def __init__(
         self, cluster: Cluster, side: Side, *, length: float, protected: float = 0.0
     ) -> None:
-        """Start with an empty agenda.
+        """Start without any scheduled event.
 
-        `protected` is the share of Deployments whose pods have do-not-disrupt.
+        `length` is in seconds. `protected` is the share of Deployments whose pods have
+        do-not-disrupt.
         """
         self._protected, self._added = protected, 0
         self.cluster, self.side, self.length = cluster, side, length
@@ -202,9 +200,10 @@ class Simulator:
         )
 
     def add_repacked_cost(self, every: float) -> None:
-        """Compute the cost of scheduling all pods on an empty cluster, every `every` seconds.
+        """Every `every` seconds, have Joiner's engine schedule all pods on an empty cluster.
 
-        Moving pods one by one hardly reaches that cost.
+        The costs in $ are added up. They include no evictions, so a controller that moves pods one
+        by one hardly gets as cheap.
         """
 
         def ask() -> None:
@@ -215,7 +214,7 @@ class Simulator:
         self.after(every, ask)
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Schedule a callback at a time, after those already scheduled for the same time."""
+        """Schedule a callback for the time `when`, after those already scheduled for that time."""
         heapq.heappush(self._agenda, (when, next(self._order), what))
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
@@ -248,7 +247,8 @@ class Simulator:
     def add(self, workload: Workload) -> None:
         """Create a workload without pods.
 
-        The same Deployments have do-not-disrupt on their pods on either side.
+        The pods of a share of the Deployments (`protected`) get the annotation do-not-disrupt.
+        These Deployments are the same for both sides.
         """
         if workload.run_for is None:
             self._added += 1
@@ -276,7 +276,7 @@ class Simulator:
             self._create_pod(workload)
 
     def give(self, new: NewNode) -> None:
-        """Launch the node `new`, up at once, and bind the pending pods that fit."""
+        """Launch the node `new`, which accepts pods at once, and bind the pending pods that fit."""
         self.cluster.open(self.cluster.launch(new))
         for member in bind(self.cluster):
             self._has_come(member)
@@ -303,7 +303,7 @@ class Simulator:
                 self._interrupt(node)
 
     def fall(self, until: float) -> None:
-        """Record that the load fell now and stays constant until a time."""
+        """Record that the load has just dropped and stays constant until the time `until`."""
         self._falls.append(Fall(self.cluster.now, self._bound(), until))
 
     def _bound(self) -> float:

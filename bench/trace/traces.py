@@ -27,7 +27,11 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A scenario: `make` returns its events for a seed and a scale."""
+    """A scenario: `make` returns its events.
+
+    The arguments of `make` are a random number generator, the scale and the instance types. `what`
+    describes the load at scale 1. `length` is in seconds.
+    """
 
     name: str
     what: str

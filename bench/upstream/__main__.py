@@ -44,7 +44,7 @@ MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
 
 @dataclass(slots=True)
 class Run:
-    """The specs still to run, and the outcomes of the others."""
+    """The specs still to run, and the outcomes of those that have run."""
 
     source: Source
     programs: Path
@@ -59,7 +59,11 @@ class Run:
     """Set when the run is aborted."""
 
     def serve(self, number: int) -> None:
-        """Run specs until none is left; after each failed spec, continue in a new region."""
+        """Run specs until none is left; after each failed spec, continue in a new region.
+
+        `number` distinguishes this call from those in other threads: the names of its regions and
+        of their logs contain it.
+        """
         generation = 0
         while not self.is_over.is_set() and not self.waiting.empty():
             generation += 1
@@ -234,7 +238,7 @@ def table(outcomes: Sequence[Outcome], seconds: float) -> Table:
 
 
 def main() -> int:
-    """Run the suite or a part of it. Returns 0 if only specs that are known to fail did."""
+    """Run the suite or a part of it. Returns 0 if no spec failed that is not known to fail."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

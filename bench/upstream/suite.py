@@ -193,17 +193,20 @@ def sources(source: Source = CORE, progress: Progress = SILENCE) -> Path:
 
 
 def suite_of(spec: str, source: Source = CORE) -> str:
-    """Return the folder of the suite that a spec belongs to."""
+    """Return the name of the folder of the suite that a spec belongs to."""
     return source.suites[spec.split(maxsplit=1)[0]]
 
 
 def program_of(folder: Path, spec: str, source: Source = CORE) -> Path:
-    """Return the program of the suite that a spec belongs to."""
+    """Return the path of the program of a spec's suite; `folder` is the result of `programs`."""
     return folder / f"{suite_of(spec, source)}.test"
 
 
 def specs(folder: Path, focus: str = "", source: Source = CORE) -> list[str]:
-    """Return the specs whose names match `focus`, those with the longest waits first."""
+    """Return the names of the specs that match the regular expression `focus`.
+
+    Those with the longest waits come first. `folder` is the result of `programs`.
+    """
     names: list[str] = []
     with tempfile.TemporaryDirectory(prefix="joiner-upstream-") as scratch:
         report = Path(scratch) / "report.json"
@@ -253,7 +256,7 @@ def reason(spec: str, reasons: Mapping[str, str]) -> str:
 
 
 def write_manifests(folder: Path, spec: str) -> Sequence[str]:
-    """Write the node class and NodePool a spec starts from; return the flags that name them."""
+    """Write a spec's default NodePool; return the flags that name it and the node class."""
     pool = yaml.safe_load((HERE / "nodepool.yaml").read_text())
     if " CapacityBuffer " in spec:
         pool["spec"]["template"]["spec"]["requirements"].append(SMALL)

@@ -1,4 +1,4 @@
-"""The cost of disrupting a node: the eviction cost of its pods and its remaining lifetime."""
+"""The cost of disrupting a node: its pods' eviction costs, and the node's remaining lifetime."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ CHURN = 0.1
 
 
 def eviction_cost(pod: Pod, settings: DisruptionSettings) -> float:
-    """Return the cost of evicting a pod, −10 to 10; 1 without these annotations and priority.
+    """Return the relative cost of evicting a pod, −10 to 10; an ordinary pod costs 1.
 
-    It depends on the annotation `karpenter.sh/disruption-cost`, or else on
-    `controller.kubernetes.io/pod-deletion-cost`, and on the pod's priority, each scaled as in
-    Karpenter. A value that is not an int32 counts as 0. The deletion cost does not count if Joiner
-    writes it.
+    It is 1 plus the pod's priority and one annotation, each scaled as in Karpenter. The annotation
+    is `karpenter.sh/disruption-cost`, or else `controller.kubernetes.io/pod-deletion-cost` unless
+    Joiner writes it. A value that is not an int32 counts as 0.
     """
     annotations, priority = pod.metadata.annotations, pod.spec.priority or 0
     text = annotations.get(labels.DISRUPTION_COST)
@@ -81,7 +80,8 @@ def eviction_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> flo
 
     It is the annotation `joiner.dev/eviction-price`, or else DISRUPTION_EVICTION_PRICE times the
     pod's eviction cost. A pod that just started costs up to three times as much, less as it gets
-    older. A pod of a Job starts over, so the price grows with its run time.
+    older. A Job's pod starts over after an eviction, so without the annotation its price grows with
+    its run time.
     """
     if not settings.eviction_price:
         return 0.0
@@ -159,7 +159,7 @@ class SavingDurations:
         return None
 
     def hourly_price(self, pod: Pod) -> float:
-        """Return the price of evicting the pod, in $/h while the saving lasts."""
+        """Return the price of evicting the pod, spread over the saving's duration, in $/h."""
         price = eviction_price(pod, self._settings, self._now)
         if not price:
             return 0.0

@@ -33,6 +33,7 @@ Terms:
     tier            the NodePools of one weight; pods try the tiers in descending order of weight
     pending group   pending pods of one class; a pod group is a part of it for new nodes
     unit            pods of a pod group that must share a new node; usually one pod
+    companions      pods of other pod groups that are added to a unit, to share its node
     topology group  a spread, affinity or anti-affinity. Its owners are the pods that state it. Its
                     tally has the number of pods that it counts in each domain
     pins            the domains chosen for pods, by topology key

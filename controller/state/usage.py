@@ -20,7 +20,7 @@ NO_TYPES: Mapping[str, Iterable[InstanceType]] = MappingProxyType({})
 def usage(
     nodes: Iterable[StateNode], types: Mapping[str, Iterable[InstanceType]] = NO_TYPES
 ) -> dict[str, dict[str, int]]:
-    """Return, per pool, its nodes' resources by name and, as `nodes`, their number.
+    """Return, per NodePool, its nodes' total resources by name and, as `nodes`, their number.
 
     Amounts are in thousandths of the resource's unit; the number is in thousandths, too.
 
@@ -46,7 +46,10 @@ def usage(
 
 
 class PoolUsage:
-    """The result of `usage` without types, updated node by node."""
+    """The nodes' resources per NodePool, as `usage` sums them up, but updated node by node.
+
+    It knows no instance types, so a node counts only as one node before its launch.
+    """
 
     def __init__(self) -> None:
         self.node_count = 0

@@ -55,7 +55,7 @@ DERIVED = {
 
 
 def contradictions(config: StackConfig) -> Iterator[str]:
-    """Yield the errors that need more than one setting to detect."""
+    """Yield the errors that need more than one setting, a file or a program to detect."""
     yield from _unusable_settings(config.settings)
     yield from _unusable_tags(config.tags)
     yield from _unusable_from_nothing(config)
@@ -307,10 +307,13 @@ def derived_settings(
 
 
 def require_options(settings: Mapping[str, str]) -> Options:
-    """Return the controller's options without those of `DERIVED`.
+    """Return the controller's options from the stack's `settings`.
+
+    The options in `DERIVED` do not have their real values: the cluster's name is a placeholder, the
+    others have their defaults. `derived_settings` returns the real values.
 
     Raises:
-        ConfigError: settings are unknown or invalid; lists all of them.
+        ConfigError: settings are unknown, invalid or in `DERIVED`; lists all of them.
 
     """
     if problems := list(_unusable_settings(settings)):

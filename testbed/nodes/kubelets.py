@@ -282,7 +282,10 @@ class _Kubelet:
             self.changed.set()
 
     def delay_joining(self) -> None:
-        """Restart the join delay; an instance that is terminating never joins again."""
+        """Let the instance join again after the join delay, because its Node was deleted.
+
+        Only a running instance joins; one that is terminating never does.
+        """
         self._joins_at = None
 
     async def live(self) -> None:

@@ -55,7 +55,7 @@ class Dialect(StrEnum):
 
 
 def dialect_of(image_name: str) -> Dialect | None:
-    """Return the format that an AMI reads, by its published name; None for other AMIs."""
+    """Return the format that an AMI of this published name reads; None if the name is unknown."""
     for start, dialect in _IMAGES:
         if image_name.startswith(start):
             return dialect
@@ -82,7 +82,10 @@ class Taint:
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrap:
-    """A kubelet's configuration; None is its default. Reservations, thresholds are quantities."""
+    """A kubelet's configuration; None stands for the kubelet's default.
+
+    Reservations and eviction thresholds are quantities.
+    """
 
     dialect: Dialect
     cluster_name: str

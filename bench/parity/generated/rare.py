@@ -165,7 +165,10 @@ def volumes_made_before(draft: Draft) -> None:
 
 
 def best_effort_minimums(draft: Draft) -> None:
-    """Add `minValues` above what the larger pods allow, with the best-effort policy."""
+    """Add a NodePool with `minValues`, and pods for which too few instance types are large enough.
+
+    The setting `MIN_VALUES_POLICY` is `BestEffort`.
+    """
     chance = draft.chance
     draft.settings["MIN_VALUES_POLICY"] = "BestEffort"
     key, least = chance.choice(((TYPE, 8), (FAMILY, 4), (SIZE, 4), (TYPE, 40)))

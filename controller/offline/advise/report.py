@@ -60,7 +60,11 @@ def _share(cost: float, before: float) -> str:
 
 
 def advice_summary(result: AdviceResult) -> str:
-    """Return sentences with the numbers of pods and nodes, in node groups and with NodeClaims."""
+    """Return the numbers of nodes and of pods that can move, in sentences.
+
+    If there are any, also the numbers of nodes that Joiner would replace (node groups) and of nodes
+    that it would take over (they have NodeClaims).
+    """
     snapshot = result.now.snapshot
     managed = sum(state.managed for state in snapshot.nodes)
     pods = sum(is_reschedulable(pod) for pod in snapshot.pods)
@@ -74,7 +78,7 @@ def advice_summary(result: AdviceResult) -> str:
 
 
 def advice_tables(result: AdviceResult, shown: int, *, is_wide: bool) -> Sequence[Table]:
-    """Return tables of the costs, and of the `shown` obstacles that cost most.
+    """Return tables of the costs, and of the obstacles that cost most, at most `shown` of them.
 
     If `is_wide`, the tables have all obstacles, and the nodes that cannot be replaced.
     """
@@ -345,7 +349,7 @@ def request_content(request: PullRequest) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The costs of one recording in $/h: of the cluster (`recorded`), and under Joiner."""
+    """One recording's costs in $/h: of the cluster (`recorded`), and under Joiner (`joiner`)."""
 
     at: datetime
     recorded: float
@@ -367,7 +371,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Recordings in order; each cost lasts until the next recording."""
+    """Recordings, oldest first; each cost lasts until the next recording."""
 
     recordings: tuple[Recording, ...]
 

@@ -132,9 +132,10 @@ class PendingGroup:
 class PodGroup:
     """Pods of a pending group for which new nodes are needed, in chosen domains (`pins`).
 
-    The pods form units of `unit` pods that share a node. Each entry of `colocated` is a pod group
-    and the number of its pods in each unit, the companions. `needs` are additional requirements of
-    a unit that claims devices. A node holds at most one unit with devices.
+    The pods form units of `unit` pods that share a node. `colocated` are the units' companions:
+    each entry is another pod group, and the number of its pods that share the node of each unit.
+    `needs` are additional requirements of a unit that claims devices. A node holds at most one unit
+    with devices.
     """
 
     pending: PendingGroup
@@ -152,7 +153,7 @@ class PodGroup:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the pods must share a node with certain other pods, so cannot move alone."""
+        """Whether the pods must share a node with certain other pods, and so cannot move alone."""
         together = self.unit > 1 or bool(self.colocated) or self.needs is not None
         return together or self.pending.needs_colocation
 
@@ -163,7 +164,7 @@ class PodGroup:
 
     @property
     def size(self) -> Vector:
-        """The requests of one unit with its companions (the solve's resources)."""
+        """The requests of one unit and its companions, together (the solve's resources)."""
         if self.unit == 1 and not self.colocated:
             return self.pending.size
         companions = (companion.pending.size * count for companion, count in self.colocated)
@@ -171,7 +172,7 @@ class PodGroup:
 
     @property
     def members(self) -> list[tuple[PodGroup, int]]:
-        """This pod group and those colocated with it, each with its number of pods in a unit."""
+        """This pod group and its companions' groups, each with its number of pods per unit."""
         return [(self, self.unit), *self.colocated]
 
     @property
@@ -180,7 +181,7 @@ class PodGroup:
         return [member for member, _ in self.members]
 
     def take(self, units: int) -> list[tuple[PodGroup, list[str]]]:
-        """Remove the first units; return the keys of their pods per pod group."""
+        """Remove the first `units` units; return the keys of their pods per pod group."""
         taken = []
         for pod_group, count in self.members:
             keys, pod_group.keys = pod_group.keys[: units * count], pod_group.keys[units * count :]

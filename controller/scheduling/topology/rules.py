@@ -55,9 +55,9 @@ def minimum(group: TopologyGroup, counts: Collection[float]) -> float:
 def limit(group: TopologyGroup, *, own: bool, least: float = 0) -> float:
     """Return the greatest number of counted pods in a domain with pods that state the group's rule.
 
-    `own` says whether the group counts the pods that state the rule. For a spread the skew, count
-    minus `least`, is at most `maxSkew`. For anti-affinity the only counted pod in the domain is the
-    pod that states it.
+    `own` says whether the group counts the pods that state the rule. The limit of a spread is
+    `least` plus `maxSkew`. The limit of anti-affinity is 0, or 1 if `own`: the pod that states the
+    rule. Affinity has no limit (`ENDLESS`).
     """
     if group.type is TopologyType.SPREAD:
         return group.max_skew + least
@@ -98,9 +98,10 @@ def further(
 def excess(
     group: TopologyGroup, count: float, *, owners: int, own: bool, least: float = 0
 ) -> float:
-    """Return the number of the `owners` in a domain that break their rule.
+    """Return the number of pods in a domain that state the group's rule and break it.
 
-    `count` is the number of counted pods in the domain, owners included if `own`.
+    `owners` is the number of pods in the domain that state the rule, `count` the number of counted
+    pods, which include the owners if `own`.
     """
     if group.type is TopologyType.AFFINITY:
         return 0 if count > 0 else owners
