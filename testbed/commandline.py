@@ -227,7 +227,7 @@ def _env(chosen: argparse.Namespace) -> int:
     """Print the variables as shell commands."""
     from testbed.demo import playground
 
-    state = _running(chosen)
+    state = _running_state(chosen)
     for name, value in playground.environment(state, state_directory(chosen.name)).items():
         out.print(f"export {name}={shlex.quote(value)}")
     return 0
@@ -235,14 +235,14 @@ def _env(chosen: argparse.Namespace) -> int:
 
 def _fault(chosen: argparse.Namespace) -> int:
     """Cause a fault."""
-    state, fault = _running(chosen), FAULTS[chosen.fault]
+    state, fault = _running_state(chosen), FAULTS[chosen.fault]
     cloud = CloudControl(state.environment["AWS_ENDPOINT_URL"])
     arguments = [getattr(chosen, name) for name in fault.arguments]
     out.print(fault.act(cloud, *arguments))
     return 0
 
 
-def _running(chosen: argparse.Namespace) -> State:
+def _running_state(chosen: argparse.Namespace) -> State:
     """Return the state of the testbed.
 
     Raises:

@@ -87,7 +87,7 @@ def _ours(name: str, sources: Path, packages: Mapping[str, str]) -> binaries.Too
     text = b"".join(path.read_bytes() for path in sorted(sources.glob("*.go")))
     own = hashlib.sha256(text).hexdigest()[:8]
     return binaries.Toolset(
-        name=f"{name}-{binaries.pinned(MODULE, KARPENTER)}-{own}",
+        name=f"{name}-{binaries.pinned_version(MODULE, KARPENTER)}-{own}",
         module=MODULE,
         packages=packages,
         releases=[],

@@ -163,7 +163,7 @@ def toolset(source: Source = CORE) -> binaries.Toolset:
     """Return the set of the suites' programs, compiled from Karpenter's module."""
     folder = f"{source.dependency}/test/suites"
     return binaries.Toolset(
-        name=f"{source.name}-{binaries.pinned(source.module, source.dependency)}",
+        name=f"{source.name}-{binaries.pinned_version(source.module, source.dependency)}",
         module=source.module,
         packages={f"{suite}.test": f"{folder}/{suite}" for suite in source.suites.values()},
         releases=[],

@@ -137,7 +137,7 @@ def _order_fault(world: World, _: Query, content: Content) -> Any:
     orders = content if isinstance(content, list) else [content]
     for each in orders:
         world.faults.order(Fault.parse(each))
-    return {"faults": world.faults.outstanding()}
+    return {"faults": world.faults.list_outstanding()}
 
 
 def _clear_faults(world: World, _: Query, __: Content) -> Any:
@@ -343,7 +343,7 @@ ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
     ("GET", "health"): _health,
     ("GET", "instances"): _instances,
     ("POST", "faults"): _order_fault,
-    ("GET", "faults"): lambda world, _, __: {"faults": world.faults.outstanding()},
+    ("GET", "faults"): lambda world, _, __: {"faults": world.faults.list_outstanding()},
     ("DELETE", "faults"): _clear_faults,
     ("POST", "capacity"): _set_capacity,
     ("GET", "capacity"): _capacity,

@@ -247,7 +247,7 @@ class CloudControl:
         """Reset the counts of calls, the denials and the unimplemented calls."""
         self._send("DELETE", "calls", None)
 
-    def denied(self) -> list[dict[str, str]]:
+    def denied_calls(self) -> list[dict[str, str]]:
         """Return principal, action, resource and reason of each denied call, oldest first."""
         denied: list[dict[str, str]] = self._get("denied")["denied"]
         return denied
@@ -257,7 +257,7 @@ class CloudControl:
         rights: dict[str, dict[str, list[str]]] = self._get("rights")["rights"]
         return rights
 
-    def unimplemented(self) -> dict[str, int]:
+    def unimplemented_calls(self) -> dict[str, int]:
         """Return the number of calls that the cloud does not implement, by operation."""
         unimplemented: dict[str, int] = self._get("unimplemented")["unimplemented"]
         return unimplemented

@@ -62,7 +62,7 @@ class Front:
             return self._answer(call, environ, body)
         except AwsError as error:
             if error.code == "NotImplementedInTestCloud":
-                self._world.call_log.unimplemented(f"{call.service}:{call.operation}")
+                self._world.call_log.record_unimplemented(f"{call.service}:{call.operation}")
                 log.error("%s", error.message)
             return write_error(call, error)
         except Exception as error:
@@ -77,7 +77,7 @@ class Front:
         world = self._world
         caller = identity.caller(world, call)
         call.principal, call.largest_page = caller.arn, world.largest_page
-        world.call_log.called(call.principal, f"{call.service}:{call.operation}")
+        world.call_log.record_call(call.principal, f"{call.service}:{call.operation}")
         validation.check(call)
         limits.check(world, call)
         consistency.check(world, call)

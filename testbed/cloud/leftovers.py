@@ -10,7 +10,7 @@ from testbed.cloud.protocol import backends
 from testbed.cloud.state.world import World
 
 
-def everything(world: World) -> Iterator[tuple[str, str]]:
+def all_resources(world: World) -> Iterator[tuple[str, str]]:
     """Yield (resource type, name or ID) of every resource in the region."""
     for instance in alive(world):
         yield "instances", instance.identity
@@ -25,7 +25,7 @@ def everything(world: World) -> Iterator[tuple[str, str]]:
     for template in world.launch_templates.values():
         yield "launchTemplates", template.name
     yield from _iam()
-    yield from _messaging(world)
+    yield from _messaging_resources(world)
     yield from _eks(world)
     yield from _network(world)
     yield from _network_tags(world)
@@ -52,7 +52,7 @@ def _iam() -> Iterator[tuple[str, str]]:
         yield "openIdConnectProviders", provider.arn
 
 
-def _messaging(world: World) -> Iterator[tuple[str, str]]:
+def _messaging_resources(world: World) -> Iterator[tuple[str, str]]:
     for name in list(backends.sqs(world.region).queues):
         yield "queues", name
     for bus in list(backends.events(world.region).event_buses.values()):
@@ -107,14 +107,14 @@ def _network_tags(world: World) -> Iterator[tuple[str, str]]:
 
 def identities(world: World) -> frozenset[str]:
     """Return the names of every resource in the region, as one set."""
-    return frozenset(f"{kind} {identity}" for kind, identity in everything(world))
+    return frozenset(f"{kind} {identity}" for kind, identity in all_resources(world))
 
 
 def report(world: World) -> dict[str, list[str]]:
     """Return names of resources that did not exist at the cloud's start, by type; empty if none."""
     by_kind: dict[str, list[str]] = {}
     with world.lock:
-        for kind, identity in everything(world):
+        for kind, identity in all_resources(world):
             if f"{kind} {identity}" not in world.seeded:
                 by_kind.setdefault(kind, []).append(identity)
     return {kind: sorted(names) for kind, names in sorted(by_kind.items())}

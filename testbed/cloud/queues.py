@@ -52,5 +52,5 @@ def may_deliver(world: World, *, queue_name: str, rule_arn: str) -> bool:
     )
     if not verdict.allowed:
         denial = Denial(EVENTBRIDGE, "sqs:SendMessage", queue.queue_arn, verdict.reason)
-        world.call_log.denied(denial)
+        world.call_log.record_denial(denial)
     return verdict.allowed

@@ -13,7 +13,7 @@ from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
 
-def _tagged(world: World) -> Iterator[tuple[str, dict[str, str]]]:
+def _tagged_resources(world: World) -> Iterator[tuple[str, dict[str, str]]]:
     for identity, held in list(backends.ec2(world.region).tags.items()):
         if held and tags.exists(world, identity):
             yield world.arn("ec2", f"{tags.kind_of(identity)}/{identity}"), dict(held)
@@ -50,7 +50,7 @@ def get_resources(world: World, call: Call) -> Mapping[str, Any]:
             key in held and (not values or held[key] in values) for key, values in filters.items()
         )
 
-    matching = [each for each in _tagged(world) if is_wanted(*each)]
+    matching = [each for each in _tagged_resources(world) if is_wanted(*each)]
     parameters = {
         "NextToken": call.get("PaginationToken"),
         "MaxResults": call.get("ResourcesPerPage"),

@@ -79,7 +79,7 @@ def main() -> int:
     console = Console(markup=False, emoji=False)
     view = LiveView(console)
     began = time.monotonic()
-    with owned.kept(_workplace()) as directory:
+    with owned.temporary_directory(_workplace()) as directory:
         progress = Terminal(console)
         testbed = Testbed(directory=directory / "testbed", progress=progress)
         view.begin("testbed up")
@@ -95,7 +95,9 @@ def main() -> int:
                     progress=progress,
                 )
                 console.print(f"Pulumi plugins: {engine.home}", highlight=False)
-                environment = owned.marked(directory, {**os.environ, **testbed.environment()})
+                environment = owned.marked_environment(
+                    directory, {**os.environ, **testbed.environment()}
+                )
                 with view.shown(directory, environment):
                     summary = asyncio.run(play(testbed, engine, view))
         except ClaimError as failure:

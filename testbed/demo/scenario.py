@@ -194,7 +194,7 @@ class Scenario:
             before = await self.observer.observe()
             await self._scale(pods)
             await self._see("the others are gone", lambda s: len(s.pods) == pods)
-            await self.kube.patch(NODE_POOL, _consolidating("WhenEmptyOrUnderutilized"))
+            await self.kube.patch(NODE_POOL, _consolidation_patch("WhenEmptyOrUnderutilized"))
             # Fewer pods in the same proportions: the lower bound shrinks proportionally.
             bound = self.summary.lower_bound * pods / self.summary.pods_bound
             observation = await self._see(
@@ -205,7 +205,7 @@ class Scenario:
                     and s.cost <= (1 + NEAR_BOUND) * bound
                 ),
             )
-            await self.kube.patch(NODE_POOL, _consolidating("WhenEmpty"))
+            await self.kube.patch(NODE_POOL, _consolidation_patch("WhenEmpty"))
             outcome(
                 f"{len(before.instances)} nodes at {before.cost:.3f} $/h became "
                 f"{len(observation.instances)} at {observation.cost:.3f}; "
@@ -247,7 +247,7 @@ class Scenario:
             await self.kube.create(STORAGE_CLASSES, STORAGE_CLASS)
             await self.kube.create(VOLUME_CLAIMS, VOLUME_CLAIM)
             await self.kube.create(
-                DEPLOYMENTS, _keeping(VOLUME_CLAIM, _inflate("keeper", *SIZES[0], 1))
+                DEPLOYMENTS, _add_volume(VOLUME_CLAIM, _inflate("keeper", *SIZES[0], 1))
             )
             observation = await self._see(
                 "its pod runs", lambda s: s.running == 1 and _is_stable(s)
@@ -454,12 +454,12 @@ def _inflate(name: str, cpu: str, memory: str, replicas: int) -> Object:
     }
 
 
-def _consolidating(policy: str) -> Object:
+def _consolidation_patch(policy: str) -> Object:
     """Return the patch of a NodePool that sets its consolidation policy."""
     return {"spec": {"disruption": {"consolidationPolicy": policy}}}
 
 
-def _keeping(claim: Object, deployment: Object) -> Object:
+def _add_volume(claim: Object, deployment: Object) -> Object:
     """Add a claim's volume to the pods of a Deployment."""
     source = {"claimName": claim["metadata"]["name"]}
     pod = deployment["spec"]["template"]["spec"]

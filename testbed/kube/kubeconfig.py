@@ -37,9 +37,9 @@ class Kubeconfig:
 
         Raises ValueError as `read` does.
         """
-        context = _named(document, "contexts", document.get("current-context"))["context"]
-        cluster = _named(document, "clusters", context["cluster"])["cluster"]
-        user = _named(document, "users", context["user"])["user"]
+        context = _find_entry(document, "contexts", document.get("current-context"))["context"]
+        cluster = _find_entry(document, "clusters", context["cluster"])["cluster"]
+        user = _find_entry(document, "users", context["user"])["user"]
         token_file = user.get("tokenFile")
         return cls(
             server=cluster["server"].rstrip("/"),
@@ -65,7 +65,7 @@ class Kubeconfig:
         return context
 
 
-def _named(document: Mapping[str, Any], kind: str, name: str | None) -> Mapping[str, Any]:
+def _find_entry(document: Mapping[str, Any], kind: str, name: str | None) -> Mapping[str, Any]:
     for entry in document.get(kind) or []:
         if entry["name"] == name:
             return dict(entry)

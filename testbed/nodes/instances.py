@@ -165,9 +165,9 @@ def registered_node(instance: Instance, orders: Bootstrap) -> Object:
                 {"type": "InternalDNS", "address": instance.private_dns_name},
                 {"type": "Hostname", "address": instance.private_dns_name},
             ],
-            "capacity": {name: _written(name, amount) for name, amount in capacity.items()},
+            "capacity": {name: _quantity_text(name, amount) for name, amount in capacity.items()},
             "allocatable": {
-                name: _written(name, amount)
+                name: _quantity_text(name, amount)
                 for name, amount in _allocatable(instance, orders, capacity).items()
             },
             "conditions": [
@@ -243,9 +243,9 @@ def _pods(instance: Instance, orders: Bootstrap) -> int:
 def _allocatable(
     instance: Instance, orders: Bootstrap, capacity: Mapping[str, Fraction]
 ) -> dict[str, Fraction]:
-    kube = _reserved(instance, orders)
+    kube = _kube_reserved(instance, orders)
     system = {name: parse_quantity(text) for name, text in orders.system_reserved.items()}
-    evicted = _evicted(orders, capacity)
+    evicted = _eviction_thresholds(orders, capacity)
     system["memory"] = system.get("memory", Fraction(0)) + capacity.get(HUGE_PAGES, Fraction(0))
     return {
         name: max(
@@ -259,7 +259,7 @@ def _allocatable(
     }
 
 
-def _reserved(instance: Instance, orders: Bootstrap) -> dict[str, Fraction]:
+def _kube_reserved(instance: Instance, orders: Bootstrap) -> dict[str, Fraction]:
     asked = {name: parse_quantity(text) for name, text in orders.kube_reserved.items()}
     if asked and orders.dialect is Dialect.BOOTSTRAP:
         return asked  # a kubelet flag replaces the whole map of the configuration file
@@ -283,7 +283,9 @@ def _reserved_cpu(cores: int) -> Fraction:
     return Fraction(millicores, 1000)
 
 
-def _evicted(orders: Bootstrap, capacity: Mapping[str, Fraction]) -> dict[str, Fraction]:
+def _eviction_thresholds(
+    orders: Bootstrap, capacity: Mapping[str, Fraction]
+) -> dict[str, Fraction]:
     thresholds = {"memory.available": "100Mi", "nodefs.available": "10%"}
     if orders.eviction_hard and orders.dialect is Dialect.BOOTSTRAP:
         thresholds = {}
@@ -304,7 +306,7 @@ def _threshold(text: str, whole: Fraction) -> Fraction:
     return Fraction(0) if percent == 100 else Fraction(ceil(whole * percent / 100))
 
 
-def _written(name: str, amount: Fraction) -> str:
+def _quantity_text(name: str, amount: Fraction) -> str:
     if name == "cpu":
         return str(int(amount)) if amount.denominator == 1 else format_cpu(amount)
     if name in ("memory", "ephemeral-storage", HUGE_PAGES):

@@ -456,11 +456,11 @@ class _Kubelet:
         for pod in pods:
             metadata = pod["metadata"]
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-            await _forgiving(kube.delete(path, grace_seconds=0, uid=metadata["uid"]))
-        await _forgiving(kube.delete(f"{LEASES}/{self.name}"))
+            await _ignore_absence(kube.delete(path, grace_seconds=0, uid=metadata["uid"]))
+        await _ignore_absence(kube.delete(f"{LEASES}/{self.name}"))
 
 
-async def _forgiving(deletion: Any) -> None:
+async def _ignore_absence(deletion: Any) -> None:
     try:
         await deletion
     except (NotFoundError, ConflictError):

@@ -26,7 +26,7 @@ def use_project_environment() -> None:
         sys.exit(str(error))
     arguments = [argument for argument in sys.argv[1:] if argument != toolchain.INSTALLED]
     command = [python, "-u", "-m", "pulumi.dynamic", *arguments]
-    os.execve(python, command, toolchain.activated(environment))  # noqa: S606
+    os.execve(python, command, toolchain.activated_variables(environment))  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -364,7 +364,7 @@ class PulumiEngine:
         for name in [name for name in inherited if name.startswith("PULUMI_")]:
             if name not in self.environment:
                 del inherited[name]
-        return owned.marked(self.directory, {**inherited, **self.variables})
+        return owned.marked_environment(self.directory, {**inherited, **self.variables})
 
 
 def _read(process: subprocess.Popen[str], take: Callable[[str], None]) -> None:

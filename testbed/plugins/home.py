@@ -168,7 +168,9 @@ def _toolset(name: str) -> binaries.Toolset:
 
 
 def _download(toolset: binaries.Toolset, destination: Path, progress: Progress) -> None:
-    with owned.kept(destination.with_name(f".{destination.name}.{os.getpid()}")) as workplace:
+    with owned.temporary_directory(
+        destination.with_name(f".{destination.name}.{os.getpid()}")
+    ) as workplace:
         folder = workplace / "bin"
         folder.mkdir()
         binaries.download(toolset, folder, progress=progress)

@@ -110,7 +110,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         ended = subprocess.run(
             [str(toolchain.interpreter(environment)), "-u", languageexec.__file__],
             input=json.dumps(request_fields(request)),
-            env=toolchain.activated(environment),
+            env=toolchain.activated_variables(environment),
             text=True,
             check=False,
         )

@@ -52,7 +52,7 @@ def interpreter(environment: Path) -> Path:
     return python
 
 
-def activated(environment: Path) -> dict[str, str]:
+def activated_variables(environment: Path) -> dict[str, str]:
     """Return this process's environment variables with a virtual environment activated."""
     outside = {"PYTHONHOME", "PYTHONPATH"}
     return {
@@ -80,7 +80,7 @@ def install(root: Path, program: Path, options: Mapping[str, Any]) -> Iterator[s
     yield f"Creating virtual environment {environment}\n"
     yield from _output_of([_ambient(), "-m", "venv", str(environment)], program)
     pip = [str(interpreter(environment)), "-m", "pip", "install"]
-    variables = activated(environment)
+    variables = activated_variables(environment)
     yield from _output_of([*pip, "--upgrade", "pip", "setuptools", "wheel"], program, variables)
     if (program / REQUIREMENTS).exists():
         yield from _output_of([*pip, "-r", REQUIREMENTS], program, variables)

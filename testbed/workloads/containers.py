@@ -106,7 +106,7 @@ class Container:
     async def run(self) -> None:
         """Run the container, with restarts as the restart policy says, until it ends for good."""
         while not self._is_stopping:
-            environment = await self._configured()
+            environment = await self._wait_for_environment()
             if environment is None:
                 return
             command = self._command(environment)
@@ -141,7 +141,7 @@ class Container:
 
     # --- starting
 
-    async def _configured(self) -> dict[str, str] | None:
+    async def _wait_for_environment(self) -> dict[str, str] | None:
         """Return the environment once everything it refers to exists; None if stopped before."""
         while not self._is_stopping:
             try:
@@ -169,7 +169,7 @@ class Container:
             self._process = await self._start(command, environment) if command else None
         except OSError as exc:
             self._note(f"cannot start {command[0]}: {exc}")
-            self._set_state(_ended(CANNOT_START, "StartError", started_at, str(exc)))
+            self._set_state(_terminated_state(CANNOT_START, "StartError", started_at, str(exc)))
             return
         self.is_started = "startupProbe" not in self.spec
         self.is_ready = self.is_started and "readinessProbe" not in self.spec
@@ -186,7 +186,7 @@ class Container:
         self.is_ready = self.is_started = False
         exit_code = code if code >= 0 else 128 - code
         reason = "Error" if exit_code else "Completed"
-        self._set_state(_ended(exit_code, reason, started_at))
+        self._set_state(_terminated_state(exit_code, reason, started_at))
 
     async def _start(
         self, command: Sequence[str], environment: dict[str, str]
@@ -197,7 +197,7 @@ class Container:
             return await asyncio.create_subprocess_exec(
                 *command,
                 cwd=self.spec.get("workingDir") or self.place.working_directory,
-                env=owned.marked(self.place.directory, environment),
+                env=owned.marked_environment(self.place.directory, environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -241,7 +241,9 @@ class Container:
         if self._process is None:
             if self.is_running:
                 self.is_ready = False
-                self._set_state(_ended(0, "Completed", self.state["running"]["startedAt"]))
+                self._set_state(
+                    _terminated_state(0, "Completed", self.state["running"]["startedAt"])
+                )
             return
         self.send(signal.SIGTERM if grace_seconds > 0 else signal.SIGKILL)
         try:
@@ -323,7 +325,7 @@ class Container:
             output.write(f"[testbed] {text}\n")
 
 
-def _ended(exit_code: int, reason: str, started_at: str, message: str = "") -> Object:
+def _terminated_state(exit_code: int, reason: str, started_at: str, message: str = "") -> Object:
     ended: Object = {
         "exitCode": exit_code,
         "reason": reason,

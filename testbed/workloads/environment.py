@@ -84,11 +84,11 @@ async def _value(
         return _resource(resource, container, surroundings)
     for key, kind in (("configMapKeyRef", "configmaps"), ("secretKeyRef", "secrets")):
         if reference := source.get(key):
-            return await _keyed(kind, reference, surroundings)
+            return await _value_of_key(kind, reference, surroundings)
     raise ConfigurationError(f"variable {entry['name']} has a source that is not supported here")
 
 
-async def _keyed(kind: str, reference: Object, surroundings: Surroundings) -> str | None:
+async def _value_of_key(kind: str, reference: Object, surroundings: Surroundings) -> str | None:
     entries = await _entries(kind, reference, surroundings)
     if reference["key"] in entries:
         return entries[reference["key"]]
@@ -104,10 +104,10 @@ async def _entries(kind: str, reference: Object, surroundings: Surroundings) -> 
         if reference.get("optional"):
             return {}
         raise ConfigurationError(f"{kind} {reference['name']!r} not found") from exc
-    return _decoded(kind, source.get("data") or {})
+    return _decode(kind, source.get("data") or {})
 
 
-def _decoded(kind: str, entries: Mapping[str, str]) -> dict[str, str]:
+def _decode(kind: str, entries: Mapping[str, str]) -> dict[str, str]:
     if kind == "configmaps":
         return dict(entries)
     return {key: base64.b64decode(value).decode() for key, value in entries.items()}

@@ -88,7 +88,7 @@ class Workloads(Background):
 
     async def _main(self, ready: Callable[[], None]) -> None:
         with (
-            owned.kept(self._directory / "pods") as pods_directory,
+            owned.temporary_directory(self._directory / "pods") as pods_directory,
             contextlib.closing(AddressBlock.reserve(str(self._directory))) as block,
         ):
             connector = aiohttp.TCPConnector(force_close=True)

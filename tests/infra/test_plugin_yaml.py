@@ -117,7 +117,7 @@ class Host:
         with subprocess.Popen(
             [home.engine.with_name("pulumi-language-yaml"), engine],
             cwd=self.folder,
-            env=owned.marked(self.folder, {**os.environ, **own}),
+            env=owned.marked_environment(self.folder, {**os.environ, **own}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

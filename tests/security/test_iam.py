@@ -293,8 +293,8 @@ def test_by_default_the_only_iam_permission_is_to_pass_one_role(worked: Region) 
 
 
 def test_every_used_permission_is_granted(worked: Region) -> None:
-    assert worked.control.denied() == []
-    assert worked.control.unimplemented() == {}
+    assert worked.control.denied_calls() == []
+    assert worked.control.unimplemented_calls() == {}
 
 
 def test_every_granted_permission_is_used(rights: Mapping[str, list[str]]) -> None:

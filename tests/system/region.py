@@ -117,7 +117,7 @@ def running_region(place: Path, *, has_eks_cluster: bool = True) -> Iterator[Reg
     Without an EKS cluster the account is empty, and the stack creates the cluster. The region's
     control plane then serves as that cluster.
     """
-    with owned.kept(place) as directory:
+    with owned.temporary_directory(place) as directory:
         with Testbed(directory=directory / "testbed", has_eks_cluster=has_eks_cluster) as testbed:
             said: list[str] = []
             engine = PulumiEngine(

@@ -70,7 +70,7 @@ async def test_controllers_assume_only_their_role_with_each_identity(
             assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"} & variables
         assert not region.up(identity=identity).any
         if turn == 0:  # later, ending pods may still use the old identity
-            assert region.cloud.denied() == []
+            assert region.cloud.denied_calls() == []
         region.cloud.clear_calls()  # calls of the setup, and of ended replicas
         written = sizes(region)
 
@@ -96,8 +96,8 @@ def called_alone(region: Region, since: dict[Path, int]) -> set[str]:
     """
     (principal,), actions = callers(region)
     assert f"assumed-role/{ROLE}/" in principal
-    assert region.cloud.denied() == []
-    assert region.cloud.unimplemented() == {}
+    assert region.cloud.denied_calls() == []
+    assert region.cloud.unimplemented_calls() == {}
     assert refusals(region, since) == []
     return actions
 

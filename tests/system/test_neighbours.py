@@ -327,5 +327,5 @@ async def test_foreign_resources_are_unchanged_by_any_stack_operation(
     await expect_untouched()
     nodes, _ = await kube.list(NODES, labelSelector="karpenter.k8s.aws/ec2nodeclass")
     assert nodes == []
-    assert region.cloud.denied() == []
-    assert region.cloud.unimplemented() == {}
+    assert region.cloud.denied_calls() == []
+    assert region.cloud.unimplemented_calls() == {}

@@ -66,6 +66,6 @@ async def test_nodes_follow_pods_and_destroy_leaves_nothing(
     assert summary.nodes_by_type
     assert 0 < summary.lower_bound <= summary.cost
     assert summary.left == {}
-    assert region.cloud.unimplemented() == {}
-    assert region.cloud.denied() == []
+    assert region.cloud.unimplemented_calls() == {}
+    assert region.cloud.denied_calls() == []
     assert region.errors() == [], "an error is logged though nothing went wrong"

@@ -366,8 +366,8 @@ def test_a_replaced_dependency_has_the_version_of_its_replacement(module: Path) 
         "require (\n\texample.com/a v1.0.1\n\texample.com/b v2.0.0\n)\n"
     )
 
-    assert binaries.pinned(module, "example.com/a") == "v1.0.0"
-    assert binaries.pinned(module, "example.com/b") == "v2.0.0"
+    assert binaries.pinned_version(module, "example.com/a") == "v1.0.0"
+    assert binaries.pinned_version(module, "example.com/b") == "v2.0.0"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def answer(world: World, call: Call, how: Paging, body: bytes, ask: Ask) -> Resp
     items: list[Any] = []
     token = None
     while True:
-        response = ask(_asking(body, {how.token: token, how.limit: None}))
+        response = ask(_with_parameters(body, {how.token: token, how.limit: None}))
         if response.status >= 400:
             return response
         result = read_result(call, response)
@@ -100,7 +100,7 @@ def answer(world: World, call: Call, how: Paging, body: bytes, ask: Ask) -> Resp
     return write_result(call, result)
 
 
-def _asking(body: bytes, changes: Mapping[str | None, str | None]) -> bytes:
+def _with_parameters(body: bytes, changes: Mapping[str | None, str | None]) -> bytes:
     """Return the request body with some parameters replaced; parameters set to None are removed."""
     text, given = body.decode(), {str(k): v for k, v in changes.items() if v is not None}
     if text.lstrip().startswith("{"):

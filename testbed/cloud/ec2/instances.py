@@ -70,7 +70,7 @@ def get_all(world: World, identities: list[str]) -> list[Instance]:
     return [get(world, identity) for identity in identities]
 
 
-def _seen(world: World) -> list[Instance]:
+def _seen_instances(world: World) -> list[Instance]:
     return [each for each in world.instances.values() if world.is_seen(each.identity)]
 
 
@@ -212,11 +212,11 @@ def as_api(world: World, instance: Instance) -> dict[str, Any]:
         "Tags": [{"Key": k, "Value": v} for k, v in world.tags(instance.identity).items()],
     }
     if not gone:
-        described |= _attached(world, instance)
+        described |= _attachments(world, instance)
     return described
 
 
-def _attached(world: World, instance: Instance) -> dict[str, Any]:
+def _attachments(world: World, instance: Instance) -> dict[str, Any]:
     public = _association(world, instance.interfaces[0]) or {}
     profile = None
     if instance.profile_arn:
@@ -343,7 +343,7 @@ def describe_instances(world: World, call: Call) -> Xml:
             "The parameter instancesSet cannot be used with the parameter maxResults",
         )
     call.stop_if_dry_run()
-    instances = get_all(world, identities) if identities else _seen(world)
+    instances = get_all(world, identities) if identities else _seen_instances(world)
     matching = select(instances, call, attributes=ATTRIBUTES, tags=lambda i: world.tags(i.identity))
     listed, token = page(matching, call, default=1000)
     reservations: dict[str, list[str]] = {}
@@ -385,7 +385,7 @@ def describe_instance_status(world: World, call: Call) -> Mapping[str, Any]:
     """Describe status checks and scheduled events of instances."""
     call.stop_if_dry_run()
     identities = call.get("InstanceIds", [])
-    instances = get_all(world, identities) if identities else _seen(world)
+    instances = get_all(world, identities) if identities else _seen_instances(world)
     if not call.get("IncludeAllInstances"):
         instances = [instance for instance in instances if instance.state == "running"]
     matching = select(

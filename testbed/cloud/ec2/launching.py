@@ -75,7 +75,7 @@ def resolve(
     `template` is the ID and version of the launch template that the parameters come from.
     """
     instance_type = _instance_type(data)
-    image = images.get(world, _required(data, "ImageId"))
+    image = images.get(world, _require(data, "ImageId"))
     offered = architectures(instance_type)
     if image.architecture not in offered:
         raise AwsError(
@@ -110,7 +110,7 @@ def resolve(
     )
 
 
-def _required(data: Mapping[str, Any], name: str) -> str:
+def _require(data: Mapping[str, Any], name: str) -> str:
     value = data.get(name)
     if not value:
         raise AwsError("MissingParameter", f"The request must contain the parameter {name}")
@@ -118,7 +118,7 @@ def _required(data: Mapping[str, Any], name: str) -> str:
 
 
 def _instance_type(data: Mapping[str, Any]) -> str:
-    instance_type = _required(data, "InstanceType")
+    instance_type = _require(data, "InstanceType")
     if instance_type not in TYPES:
         raise AwsError(
             "InvalidParameterValue", f"Invalid value '{instance_type}' for InstanceType."

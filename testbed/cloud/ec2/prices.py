@@ -166,7 +166,7 @@ def _product(region: str, instance_type: str, operating_system: str, tenancy: st
     amount = on_demand(instance_type)
     if operating_system == "Windows":
         amount += WINDOWS_VCPU * facts["VCpuInfo"]["DefaultVCpus"]
-    return _listed(
+    return _to_product(
         _attributes(region, instance_type, operating_system, tenancy),
         _family(instance_type),
         amount=amount,
@@ -177,7 +177,7 @@ def _product(region: str, instance_type: str, operating_system: str, tenancy: st
 
 def _volume(region: str, family: str, volume_type: str, group: str, unit: str) -> str:
     amount = VOLUMES[family, volume_type, group, unit]
-    return _listed(
+    return _to_product(
         _volume_attributes(region, volume_type, group),
         family,
         amount=amount,
@@ -196,7 +196,7 @@ def _volume_attributes(region: str, volume_type: str, group: str) -> dict[str, s
     return {**attributes, "group": group} if group else attributes
 
 
-def _listed(
+def _to_product(
     attributes: Mapping[str, str], family: str, *, amount: float, unit: str, description: str
 ) -> str:
     """Return a product of the Pricing API with one on-demand price."""

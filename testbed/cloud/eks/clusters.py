@@ -314,7 +314,7 @@ def delete_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "ListNodegroups")
 def list_nodegroups(world: World, call: Call) -> Mapping[str, Any]:
     """List the names of a cluster's node groups."""
-    listed, token = _listed(world, call, "nodegroup")
+    listed, token = _list_names(world, call, "nodegroup")
     return {"nodegroups": listed, "nextToken": token}
 
 
@@ -354,11 +354,11 @@ def delete_fargate_profile(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "ListFargateProfiles")
 def list_fargate_profiles(world: World, call: Call) -> Mapping[str, Any]:
     """List the names of a cluster's Fargate profiles."""
-    listed, token = _listed(world, call, "fargateprofile")
+    listed, token = _list_names(world, call, "fargateprofile")
     return {"fargateProfileNames": listed, "nextToken": token}
 
 
-def _listed(world: World, call: Call, kind: str) -> tuple[list[str], str | None]:
+def _list_names(world: World, call: Call, kind: str) -> tuple[list[str], str | None]:
     owner = call.require("clusterName")
     cluster(world, owner)
     names = sorted(name for holder, name in _records(world, kind) if holder == owner)

@@ -213,7 +213,7 @@ def delete_addon(world: World, call: Call) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- tags
 
 
-def _tagged(world: World, arn: str) -> dict[str, str]:
+def _tags_of(world: World, arn: str) -> dict[str, str]:
     held = world.clusters
     everything: list[tuple[str, dict[str, Any]]] = [
         *(("arn", each) for each in held.described.values()),
@@ -233,14 +233,14 @@ def _tagged(world: World, arn: str) -> dict[str, str]:
 @operation("eks", "TagResource")
 def tag_resource(world: World, call: Call) -> Mapping[str, Any]:
     """Tag a cluster, access entry, association, add-on, node group or Fargate profile."""
-    _tagged(world, call.require("resourceArn")).update(call.require("tags"))
+    _tags_of(world, call.require("resourceArn")).update(call.require("tags"))
     return {}
 
 
 @operation("eks", "UntagResource")
 def untag_resource(world: World, call: Call) -> Mapping[str, Any]:
     """Remove tags from a resource, by key."""
-    tags = _tagged(world, call.require("resourceArn"))
+    tags = _tags_of(world, call.require("resourceArn"))
     for key in call.require("tagKeys"):
         tags.pop(key, None)
     return {}
@@ -249,4 +249,4 @@ def untag_resource(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "ListTagsForResource")
 def list_tags_for_resource(world: World, call: Call) -> Mapping[str, Any]:
     """List the tags of a resource."""
-    return {"tags": _tagged(world, call.require("resourceArn"))}
+    return {"tags": _tags_of(world, call.require("resourceArn"))}

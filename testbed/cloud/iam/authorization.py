@@ -60,7 +60,7 @@ def authorize(world: World, caller: Caller, call: Call) -> None:
         verdict = _verdict(world, session, documents, question, context)
         if not verdict.allowed:
             _deny(world, session, call, question, verdict.reason)
-        world.call_log.allowed(session.role_arn, question.action, question.resource)
+        world.call_log.record_right(session.role_arn, question.action, question.resource)
 
 
 def _verdict(
@@ -138,7 +138,7 @@ def _principal_context(world: World, session: Session, call: Call) -> dict[str, 
 
 
 def _deny(world: World, session: Session, call: Call, question: Question, reason: str) -> None:
-    world.call_log.denied(Denial(session.arn, question.action, question.resource, reason))
+    world.call_log.record_denial(Denial(session.arn, question.action, question.resource, reason))
     who = f"User: {session.arn} is not authorized to perform: {question.action}"
     message = f"{who} on resource: {question.resource} {reason}"
     if call.service == "ec2":
@@ -158,7 +158,7 @@ def questions(world: World, call: Call) -> Iterator[Question]:
         yield from own(world, call)
         return
     action = f"{PREFIXES.get(call.service, call.service)}:{call.operation}"
-    resource = RESOURCES.get(call.service, _anything)(world, call)
+    resource = RESOURCES.get(call.service, _any_resource)(world, call)
     yield Question(ALIASES.get(action, action), resource)
 
 
@@ -239,7 +239,7 @@ def _launch(world: World, call: Call) -> Iterator[Question]:
     for kind in (*MADE, *(["spot-instances-request"] if _is_spot(call) else [])):
         given = tags_for(specifications, kind)
         yield Question("ec2:RunInstances", ec2_arn(world, kind, "*"), request_tags(given))
-    for identity in _used(call, data):
+    for identity in _used_ids(call, data):
         yield _of_resource(world, "ec2:RunInstances", identity)
     for kind in {s["ResourceType"] for s in specifications}:
         given = tags_for(specifications, kind)
@@ -258,14 +258,14 @@ def _is_spot(call: Call) -> bool:
     return "spot" in (market, target)
 
 
-def _used(call: Call, data: list[Mapping[str, Any]]) -> list[str]:
+def _used_ids(call: Call, data: list[Mapping[str, Any]]) -> list[str]:
     """Return the IDs in a launch: images, snapshots, subnets, security groups, reservations."""
     overrides = [o for c in call.get("LaunchTemplateConfigs", []) for o in c.get("Overrides") or []]
-    named = (name for each in (*data, *overrides, call.parameters) for name in _named(each))
+    named = (name for each in (*data, *overrides, call.parameters) for name in _named_ids(each))
     return list(dict.fromkeys(filter(None, named)))
 
 
-def _named(launch: Mapping[str, Any]) -> Iterator[str | None]:
+def _named_ids(launch: Mapping[str, Any]) -> Iterator[str | None]:
     yield launch.get("ImageId")
     yield launch.get("SubnetId")
     for nic in launch.get("NetworkInterfaces") or []:
@@ -357,7 +357,7 @@ def _role_arn(call: Call) -> str:
     return f"arn:aws:iam::{backends.ACCOUNT}:role/{name}"
 
 
-def _anything(world: World, call: Call) -> str:
+def _any_resource(world: World, call: Call) -> str:
     return "*"
 
 

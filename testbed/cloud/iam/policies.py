@@ -114,7 +114,9 @@ def _applies(
 ) -> bool:
     return (
         _fits(statement, "Action", lambda glob: like(action.lower(), str(glob).lower()))
-        and _fits(statement, "Resource", lambda glob: like(resource, _filled(glob, context)))
+        and _fits(
+            statement, "Resource", lambda glob: like(resource, _substitute_variables(glob, context))
+        )
         and all(
             _holds(operator, key, wanted, context)
             for operator, keys in statement.get("Condition", {}).items()
@@ -134,7 +136,7 @@ def _fits(statement: Mapping[str, Any], name: str, matches: Callable[[str], bool
 VARIABLE = re.compile(r"\$\{([^}]+)\}")
 
 
-def _filled(text: Any, context: Mapping[str, list[str]]) -> str:
+def _substitute_variables(text: Any, context: Mapping[str, list[str]]) -> str:
     """Return the text with policy variables replaced; an unset variable matches nothing."""
 
     def value(match: re.Match[str]) -> str:
@@ -194,7 +196,7 @@ def _holds(operator: str, key: str, wanted: Any, context: Mapping[str, list[str]
     test = TESTS.get(NEGATED.get(name, name))
     if test is None or quantifier not in ("", "ForAllValues", "ForAnyValue"):
         raise PolicyError(f"the condition operator {operator} is not understood")
-    filled = [_filled(text, context) for text in texts]
+    filled = [_substitute_variables(text, context) for text in texts]
 
     def matches(value: str) -> bool:
         return any(test(value, text) for text in filled) is not negated

@@ -150,7 +150,7 @@ def knows(service: str, region: str) -> bool:
     return any(pattern.match(host) for _, pattern in moto.backend_index.backend_url_patterns)
 
 
-def _completed(event: dict[str, Any]) -> dict[str, Any]:
+def _with_account(event: dict[str, Any]) -> dict[str, Any]:
     """Return an event with its account, which moto omits; a transformed event stays unchanged."""
     if "detail-type" not in event:
         return event
@@ -171,7 +171,7 @@ def guard_deliveries(guard: Guard | None) -> None:
 
     def send(rule: Any, resource_id: str, event: dict[str, Any], group_id: Any = None) -> None:
         if guard is None or guard(resource_id, rule.arn):
-            _send_to_queue(rule, resource_id, _completed(event), group_id)
+            _send_to_queue(rule, resource_id, _with_account(event), group_id)
 
     Rule._send_to_sqs_queue = _send_to_queue if guard is None else send
 

@@ -75,7 +75,7 @@ def _structure(shape: Any, value: Any, path: str) -> Iterator[str]:
     held = {name: inner for name, inner in (value or {}).items() if inner is not None}
     for name in shape.required_members:
         if name not in held:
-            yield _failed("null", _under(path, name), "Member must not be null", quote="")
+            yield _failure("null", _under(path, name), "Member must not be null", quote="")
     for name, inner in held.items():
         if name in shape.members:
             yield from _faults(shape.members[name], inner, _under(path, name))
@@ -92,34 +92,34 @@ def _text(shape: Any, value: str, path: str) -> Iterator[str]:
     yield from _length(limits, len(value), value, path)
     pattern = limits.get("pattern")
     allowed = None if shape.name in OPEN else limits.get("enum")
-    if pattern and _compiled(pattern).fullmatch(value) is None:
-        yield _failed(value, path, f"Member must satisfy regular expression pattern: {pattern}")
+    if pattern and _compile(pattern).fullmatch(value) is None:
+        yield _failure(value, path, f"Member must satisfy regular expression pattern: {pattern}")
     if allowed and value not in allowed:
-        yield _failed(value, path, f"Member must satisfy enum value set: [{', '.join(allowed)}]")
+        yield _failure(value, path, f"Member must satisfy enum value set: [{', '.join(allowed)}]")
 
 
 def _length(limits: Any, length: int, value: Any, path: str) -> Iterator[str]:
     least, most = limits.get("min"), limits.get("max")
     if least is not None and length < least:
-        yield _failed(value, path, f"Member must have length greater than or equal to {least}")
+        yield _failure(value, path, f"Member must have length greater than or equal to {least}")
     if most is not None and length > most:
-        yield _failed(value, path, f"Member must have length less than or equal to {most}")
+        yield _failure(value, path, f"Member must have length less than or equal to {most}")
 
 
 def _number(limits: Any, value: float, path: str) -> Iterator[str]:
     least, most = limits.get("min"), limits.get("max")
     if least is not None and value < least:
-        yield _failed(value, path, f"Member must have value greater than or equal to {least}")
+        yield _failure(value, path, f"Member must have value greater than or equal to {least}")
     if most is not None and value > most:
-        yield _failed(value, path, f"Member must have value less than or equal to {most}")
+        yield _failure(value, path, f"Member must have value less than or equal to {most}")
 
 
-def _failed(value: object, path: str, constraint: str, *, quote: str = "'") -> str:
+def _failure(value: object, path: str, constraint: str, *, quote: str = "'") -> str:
     return f"Value {quote}{value}{quote} at '{path}' failed to satisfy constraint: {constraint}"
 
 
 @lru_cache(maxsize=512)
-def _compiled(pattern: str) -> Any:
+def _compile(pattern: str) -> Any:
     # The patterns are written for Java, where \w is ASCII only and \p{L} is Unicode.
     is_unicode = r"\p{" in pattern
     return regex.compile(pattern, regex.UNICODE if is_unicode else regex.ASCII)

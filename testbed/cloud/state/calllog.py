@@ -28,17 +28,17 @@ class CallLog:
         self._unimplemented: Counter[str] = Counter()
         self._rights: dict[str, dict[str, set[str]]] = {}
 
-    def called(self, principal: str, action: str) -> None:
+    def record_call(self, principal: str, action: str) -> None:
         """Count a call."""
         with self._lock:
             self._calls[principal, action] += 1
 
-    def denied(self, denial: Denial) -> None:
+    def record_denial(self, denial: Denial) -> None:
         """Record a denial; the log keeps the last 1000."""
         with self._lock:
             self._denials.append(denial)
 
-    def allowed(self, role: str, action: str, resource: str) -> None:
+    def record_right(self, role: str, action: str, resource: str) -> None:
         """Record that IAM allowed a role an action on a resource."""
         with self._lock:
             self._rights.setdefault(role, {}).setdefault(action, set()).add(resource)
@@ -51,7 +51,7 @@ class CallLog:
                 for role, actions in sorted(self._rights.items())
             }
 
-    def unimplemented(self, action: str) -> None:
+    def record_unimplemented(self, action: str) -> None:
         """Count a call that the cloud does not implement."""
         with self._lock:
             self._unimplemented[action] += 1

@@ -107,7 +107,7 @@ class Faults:
         if error is not None:
             raise error
 
-    def outstanding(self) -> list[dict[str, Any]]:
+    def list_outstanding(self) -> list[dict[str, Any]]:
         """Return the faults that can still affect a call."""
         with self._lock:
             return [fault.as_json() for fault in self._ordered if fault.times != 0]

@@ -113,9 +113,9 @@ class ClusterReviewer:
 
     def _post(self, review: dict[str, Any]) -> dict[str, Any]:
         config = yaml.safe_load(self._kubeconfig.read_text())
-        context = _named(config["contexts"], config["current-context"])["context"]
-        server = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"]
+        context = _find_entry(config["contexts"], config["current-context"])["context"]
+        server = _find_entry(config["clusters"], context["cluster"])["cluster"]
+        user = _find_entry(config["users"], context["user"])["user"]
         request = urllib.request.Request(  # noqa: S310
             f"{server['server'].rstrip('/')}/apis/authentication.k8s.io/v1/tokenreviews",
             data=json.dumps(review).encode(),
@@ -134,7 +134,7 @@ class ClusterReviewer:
             raise TokenRefusedError(f"the cluster did not answer: {error}") from error
 
 
-def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _find_entry(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next(entry for entry in entries if entry["name"] == name)
 
 

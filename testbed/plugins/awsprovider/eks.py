@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from testbed.plugins.awsprovider.resourcetype import Function, Resource, change_tags, given
+from testbed.plugins.awsprovider.resourcetype import Function, Resource, api_arguments, change_tags
 from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
@@ -46,7 +46,7 @@ class AccessEntry(EksResource):
             principalArn=inputs["principalArn"],
             type=inputs["type"],
             tags=inputs.get("tags") or {},
-            **given(inputs, kubernetesGroups="kubernetesGroups", username="userName"),
+            **api_arguments(inputs, kubernetesGroups="kubernetesGroups", username="userName"),
         )
         return f"{inputs['clusterName']}:{inputs['principalArn']}"
 
@@ -75,7 +75,7 @@ class AccessEntry(EksResource):
             clusterName=new["clusterName"],
             principalArn=new["principalArn"],
             kubernetesGroups=new.get("kubernetesGroups") or [],
-            **given(new, username="userName"),
+            **api_arguments(new, username="userName"),
         )
         self.change_tags_at(self._get(identity)["accessEntryArn"], old, new)
 
@@ -100,7 +100,7 @@ class AccessPolicyAssociation(EksResource):
 
     def create(self, inputs: Bag) -> str:
         place = {key: inputs[key] for key in ("clusterName", "principalArn", "policyArn")}
-        scope = given(inputs["accessScope"], type="type", namespaces="namespaces")
+        scope = api_arguments(inputs["accessScope"], type="type", namespaces="namespaces")
         self.api.associate_access_policy(**place, accessScope=scope)
         return "#".join(place.values())
 
@@ -113,7 +113,7 @@ class AccessPolicyAssociation(EksResource):
                 if one["policyArn"] == policy:
                     return {
                         **self._place(identity),
-                        "accessScope": given(
+                        "accessScope": api_arguments(
                             one["accessScope"], type="type", namespaces="namespaces"
                         ),
                         "associatedAt": str(one["associatedAt"]),
@@ -140,7 +140,9 @@ class PodIdentityAssociation(EksResource):
             serviceAccount=inputs["serviceAccount"],
             roleArn=inputs["roleArn"],
             tags=inputs.get("tags") or {},
-            **given(inputs, targetRoleArn="targetRoleArn", disableSessionTags="disableSessionTags"),
+            **api_arguments(
+                inputs, targetRoleArn="targetRoleArn", disableSessionTags="disableSessionTags"
+            ),
         )
         return str(answer["association"]["associationId"])
 
@@ -166,7 +168,7 @@ class PodIdentityAssociation(EksResource):
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         association = self.api.update_pod_identity_association(
             **self._place(identity, new),
-            **given(
+            **api_arguments(
                 new,
                 roleArn="roleArn",
                 targetRoleArn="targetRoleArn",
@@ -198,7 +200,7 @@ class Addon(EksResource):
             clusterName=inputs["clusterName"],
             addonName=inputs["addonName"],
             tags=inputs.get("tags") or {},
-            **given(inputs, resolveConflicts="resolveConflictsOnCreate", **self.SETTINGS),
+            **api_arguments(inputs, resolveConflicts="resolveConflictsOnCreate", **self.SETTINGS),
         )
         identity = f"{inputs['clusterName']}:{inputs['addonName']}"
         self._wait(identity)
@@ -236,7 +238,7 @@ class Addon(EksResource):
             self.api.update_addon(
                 clusterName=new["clusterName"],
                 addonName=new["addonName"],
-                **given(new, resolveConflicts="resolveConflictsOnUpdate", **self.SETTINGS),
+                **api_arguments(new, resolveConflicts="resolveConflictsOnUpdate", **self.SETTINGS),
             )
             self._wait(identity)
         self.change_tags_at(self._get(identity)["addonArn"], old, new)

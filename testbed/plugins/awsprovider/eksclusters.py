@@ -9,14 +9,14 @@ from botocore.exceptions import ClientError
 
 from testbed.plugins.awsprovider.eks import EksResource
 from testbed.plugins.awsprovider.networks import wait
-from testbed.plugins.awsprovider.resourcetype import given
+from testbed.plugins.awsprovider.resourcetype import api_arguments
 from testbed.plugins.awsprovider.session import is_gone
 from testbed.plugins.codec import Bag
 
 
 def _camel(block: Mapping[str, Any] | None, **names: str) -> dict[str, Any]:
     """Return the members of a block that are set, under the API's names."""
-    return {} if block is None else given(block, **names)
+    return {} if block is None else api_arguments(block, **names)
 
 
 class Cluster(EksResource):
@@ -77,8 +77,10 @@ class Cluster(EksResource):
             **({"accessConfig": access} if access else {}),
             **({"encryptionConfig": [encryption]} if encryption else {}),
             **self._logging(inputs),
-            **given(inputs, version="version", kubernetesNetworkConfig="kubernetesNetworkConfig"),
-            **given(inputs, **self.CONFIGURED),
+            **api_arguments(
+                inputs, version="version", kubernetesNetworkConfig="kubernetesNetworkConfig"
+            ),
+            **api_arguments(inputs, **self.CONFIGURED),
         )
         return str(answer["cluster"]["name"])
 
@@ -215,20 +217,20 @@ class NodeGroup(ComputeGroup):
             nodeRole=inputs["nodeRoleArn"],
             subnets=inputs["subnetIds"],
             tags=inputs.get("tags") or {},
-            scalingConfig=self._scaling(inputs),
-            updateConfig=self._updating(inputs),
+            scalingConfig=self._scaling_config(inputs),
+            updateConfig=self._update_config(inputs),
             taints=inputs.get("taints") or [],
-            **given(inputs, **self.SETTINGS),
+            **api_arguments(inputs, **self.SETTINGS),
         )
         return f"{inputs['clusterName']}:{inputs['nodeGroupName']}"
 
     @staticmethod
-    def _scaling(inputs: Bag) -> dict[str, Any]:
+    def _scaling_config(inputs: Bag) -> dict[str, Any]:
         sizes = inputs.get("scalingConfig")
         return _camel(sizes, minSize="minSize", maxSize="maxSize", desiredSize="desiredSize")
 
     @staticmethod
-    def _updating(inputs: Bag) -> dict[str, Any]:
+    def _update_config(inputs: Bag) -> dict[str, Any]:
         return _camel(inputs.get("updateConfig"), maxUnavailable="maxUnavailable")
 
     def read(self, identity: str, state: Bag) -> Bag | None:
@@ -243,7 +245,7 @@ class NodeGroup(ComputeGroup):
             "status": group["status"],
             "subnetIds": list(group["subnets"]),
             "tags": group.get("tags") or {},
-            "taints": [given(one, **self.EFFECTS) for one in group["taints"]] or None,
+            "taints": [api_arguments(one, **self.EFFECTS) for one in group["taints"]] or None,
             "updateConfig": dict(group["updateConfig"]),
         }
 
@@ -252,13 +254,13 @@ class NodeGroup(ComputeGroup):
         gone = [one for one in old.get("taints") or [] if one not in kept]
         self.api.update_nodegroup_config(
             **self._place(identity),
-            scalingConfig=self._scaling(new),
-            updateConfig=self._updating(new),
+            scalingConfig=self._scaling_config(new),
+            updateConfig=self._update_config(new),
             taints={"addOrUpdateTaints": kept, "removeTaints": gone},
         )
         versions = ("version", "releaseVersion")
         if any(old.get(key) != new.get(key) for key in versions):
-            release = given(new, **{key: key for key in versions})
+            release = api_arguments(new, **{key: key for key in versions})
             self.api.update_nodegroup_version(**self._place(identity), **release)
         self.change_tags_at(self._get(identity)["nodegroupArn"], old, new)
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
     Resource,
+    api_arguments,
     canonical,
     change_tags,
     from_tag_list,
-    given,
     name_of,
     to_tag_list,
 )
@@ -47,7 +47,7 @@ class EventRule(Resource):
             Name=name,
             EventBusName=inputs["eventBusName"],
             State=inputs.get("state") or "ENABLED",
-            **given(
+            **api_arguments(
                 inputs,
                 EventPattern="eventPattern",
                 ScheduleExpression="scheduleExpression",
@@ -121,7 +121,7 @@ class EventTarget(Resource):
         target = {
             "Id": inputs["targetId"],
             "Arn": inputs["arn"],
-            **given(inputs, Input="input", InputPath="inputPath", RoleArn="roleArn"),
+            **api_arguments(inputs, Input="input", InputPath="inputPath", RoleArn="roleArn"),
         }
         self.api.put_targets(
             Rule=inputs["rule"], EventBusName=inputs["eventBusName"], Targets=[target]

@@ -9,10 +9,10 @@ from typing import Any, Final
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
     Resource,
+    api_arguments,
     canonical,
     change_tags,
     from_tag_list,
-    given,
     name_of,
     to_tag_list,
 )
@@ -55,7 +55,7 @@ class Role(IamResource):
             RoleName=name_of(inputs),
             AssumeRolePolicyDocument=inputs["assumeRolePolicy"],
             Tags=to_tag_list(inputs.get("tags")),
-            **given(
+            **api_arguments(
                 inputs,
                 Path="path",
                 Description="description",
@@ -158,7 +158,7 @@ class Policy(IamResource):
             PolicyName=name_of(inputs),
             PolicyDocument=inputs["policy"],
             Tags=to_tag_list(inputs.get("tags")),
-            **given(inputs, Path="path", Description="description"),
+            **api_arguments(inputs, Path="path", Description="description"),
         )
         return str(answer["Policy"]["Arn"])
 

@@ -12,9 +12,9 @@ from botocore.exceptions import ClientError
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
     Resource,
+    api_arguments,
     change_tags,
     from_tag_list,
-    given,
     name_of,
     to_tag_list,
 )
@@ -102,13 +102,13 @@ class SlowResource(NetworkResource):
     title: ClassVar[str]
     """The resource type in messages."""
 
-    def described(self, identity: str) -> list[Any]:
+    def describe(self, identity: str) -> list[Any]:
         """Return EC2's descriptions of the resource."""
         raise NotImplementedError
 
     def live(self, identity: str) -> Any | None:
         """Return EC2's description of the resource, None if it is deleted."""
-        return next((each for each in self.described(identity) if each["State"] != "deleted"), None)
+        return next((each for each in self.describe(identity) if each["State"] != "deleted"), None)
 
     def wait_until(self, state: str | None, identity: str) -> None:
         """Wait until the resource has a state; None is deleted."""
@@ -190,7 +190,7 @@ class Subnet(NetworkResource):
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_subnet(
             VpcId=inputs["vpcId"],
-            **given(inputs, CidrBlock="cidrBlock", AvailabilityZone="availabilityZone"),
+            **api_arguments(inputs, CidrBlock="cidrBlock", AvailabilityZone="availabilityZone"),
             **self.new_tags(inputs),
         )
         return str(answer["Subnet"]["SubnetId"])
@@ -342,12 +342,12 @@ class NatGateway(SlowResource):
         answer = self.api.create_nat_gateway(
             SubnetId=inputs["subnetId"],
             ConnectivityType=inputs["connectivityType"],
-            **given(inputs, AllocationId="allocationId"),
+            **api_arguments(inputs, AllocationId="allocationId"),
             **self.new_tags(inputs),
         )
         return str(answer["NatGateway"]["NatGatewayId"])
 
-    def described(self, identity: str) -> list[Any]:
+    def describe(self, identity: str) -> list[Any]:
         return list(self.api.describe_nat_gateways(NatGatewayIds=[identity])["NatGateways"])
 
     def read(self, identity: str, state: Bag) -> Bag | None:
@@ -416,7 +416,7 @@ class Route(Resource):
         return {
             "RouteTableId": inputs["routeTableId"],
             "DestinationCidrBlock": inputs["destinationCidrBlock"],
-            **given(inputs, **targets),
+            **api_arguments(inputs, **targets),
         }
 
     def read(self, identity: str, state: Bag) -> Bag | None:
@@ -557,12 +557,12 @@ class VpcEndpoint(SlowResource):
             VpcId=inputs["vpcId"],
             ServiceName=inputs["serviceName"],
             VpcEndpointType=inputs["vpcEndpointType"],
-            **given(inputs, PrivateDnsEnabled="privateDnsEnabled", **self.PLACES),
+            **api_arguments(inputs, PrivateDnsEnabled="privateDnsEnabled", **self.PLACES),
             **self.new_tags(inputs),
         )
         return str(answer["VpcEndpoint"]["VpcEndpointId"])
 
-    def described(self, identity: str) -> list[Any]:
+    def describe(self, identity: str) -> list[Any]:
         return list(self.api.describe_vpc_endpoints(VpcEndpointIds=[identity])["VpcEndpoints"])
 
     def read(self, identity: str, state: Bag) -> Bag | None:

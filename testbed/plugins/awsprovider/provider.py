@@ -106,7 +106,7 @@ class AwsProvider(Provider):
         if kind.is_taggable and self.session.default_tags and inputs.get("tags") is not UNKNOWN:
             inputs["tags"] = _join_tags(self.session.default_tags, inputs.get("tags"))
         form = sdktypes.forms(RESOURCES)[proposal.type]
-        wrong = [*_excluded(kind, proposal.new), *sdktypes.faults(form, plain(inputs))]
+        wrong = [*_exclusion_faults(kind, proposal.new), *sdktypes.faults(form, plain(inputs))]
         return Checked(inputs, wrong or _canonicalize(inputs, kind.documents))
 
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
@@ -223,7 +223,7 @@ def _kind(type_: str) -> type[Resource]:
     return RESOURCES[type_]
 
 
-def _excluded(kind: type[Resource], given: Bag) -> list[Fault]:
+def _exclusion_faults(kind: type[Resource], given: Bag) -> list[Fault]:
     """Return a fault for each pair of mutually exclusive inputs that are both given."""
     name = kind.automatic_name
     pairs = (*kind.exclusive, *(((name, f"{name}Prefix"),) if name else ()))

@@ -116,8 +116,8 @@ def change_tags(
         tag(changed)
 
 
-def given(inputs: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Return the inputs that are set, under the API's names: `given(inputs, Path="path")`."""
+def api_arguments(inputs: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Return the set inputs under the API's names: `api_arguments(inputs, Path="path")`."""
     return {
         argument: inputs[name] for argument, name in names.items() if inputs.get(name) is not None
     }

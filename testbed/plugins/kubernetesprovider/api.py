@@ -69,8 +69,8 @@ def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
             path = Path(given.split(os.pathsep)[0]).expanduser()
             if not path.exists():
                 return None
-            return _chosen(yaml.safe_load(path.read_text()), context, folder=path.parent)
-        return _chosen(yaml.safe_load(given) if isinstance(given, str) else given, context)
+            return _with_context(yaml.safe_load(path.read_text()), context, folder=path.parent)
+        return _with_context(yaml.safe_load(given) if isinstance(given, str) else given, context)
     except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
         raise ProviderError(f"the kubeconfig cannot be used: {error}") from error
 
@@ -110,7 +110,7 @@ def _document_of(given: Any) -> Mapping[str, Any]:
     return document
 
 
-def _chosen(
+def _with_context(
     document: Mapping[str, Any], context: str | None, *, folder: Path = Path()
 ) -> Kubeconfig:
     chosen = {**document, "current-context": context} if context else document

@@ -95,7 +95,7 @@ def _definition(thing: Bag) -> list[str]:
     return [] if established else ["the definition is not established"]
 
 
-def _replicated(thing: Bag) -> list[str]:
+def _replicas(thing: Bag) -> list[str]:
     if _is_unseen(thing):
         return ["its controller has not seen this generation"]
     status, wanted = thing.get("status") or {}, thing["spec"].get("replicas", 1)
@@ -173,8 +173,8 @@ RULES: Final[Mapping[str, Callable[[Bag], list[str]]]] = {
     "/Pod": _pod,
     "apiextensions.k8s.io/CustomResourceDefinition": _definition,
     "apps/DaemonSet": _daemons,
-    "apps/Deployment": _replicated,
-    "apps/StatefulSet": _replicated,
+    "apps/Deployment": _replicas,
+    "apps/StatefulSet": _replicas,
     "batch/Job": _job,
 }
 """Group and kind → readiness rule. Other kinds are ready once they exist."""

@@ -105,7 +105,7 @@ def test_a_role_session_has_exactly_the_permissions_of_its_policy(
     assert code == "UnauthorizedOperation"
     assert f"assumed-role/{workload.role}/" in message
     assert "ec2:DescribeSubnets on resource: *" in message
-    assert control.denied()[-1]["action"] == "ec2:DescribeSubnets"
+    assert control.denied_calls()[-1]["action"] == "ec2:DescribeSubnets"
     mine = next(v for k, v in control.calls().items() if f"/{workload.role}/" in k)
     assert mine == {"ec2:DescribeInstances": 1, "ec2:DescribeSubnets": 1}
 

@@ -161,4 +161,4 @@ def test_an_unimplemented_call_fails_by_name_and_is_counted(
 
     assert failed.value.response["Error"]["Code"] == "NotImplementedInTestCloud"
     assert name in failed.value.response["Error"]["Message"]
-    assert control.unimplemented()[name] == 1
+    assert control.unimplemented_calls()[name] == 1

@@ -157,7 +157,7 @@ def test_events_do_not_reach_a_queue_whose_policy_denies_them(
     open_.wait_for(change, **{"instance-id": identity, "state": "running"})
 
     assert "Messages" not in aws.client("sqs").receive_message(QueueUrl=closed.url)
-    refused = [each for each in control.denied() if each["resource"].endswith(f":{name}")]
+    refused = [each for each in control.denied_calls() if each["resource"].endswith(f":{name}")]
     assert refused
     assert refused[0]["principal"] == "events.amazonaws.com"
 

@@ -83,7 +83,7 @@ def test_up_creates_everything_and_destroy_leaves_nothing(
 
     engine.destroy("dev")
     assert control.leftovers() == {}
-    assert control.unimplemented() == {}
+    assert control.unimplemented_calls() == {}
 
     engine.remove_stack("dev")
     assert not engine.stack_exists("dev")

@@ -130,7 +130,7 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_completely(
     with one_by_one(account):
         engine.destroy("dev")
     assert control.leftovers() == {}
-    assert control.unimplemented() == {}
+    assert control.unimplemented_calls() == {}
 
 
 def test_a_preview_shows_the_whole_stack_before_a_cluster_exists(
