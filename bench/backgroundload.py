@@ -60,7 +60,7 @@ class BackgroundLoad:
         return bool(accounts)
 
     def pod(self, number: int) -> dict[str, Any]:
-        """Return the manifest of one running pod."""
+        """Return the manifest of running pod `number`."""
         on_each = -(-self.pods // self.nodes)
         request = {"cpu": f"{8000 // on_each}m", "memory": f"{32 * 1024 // on_each}Mi"}
         team = f"team-{number % 50}"
@@ -81,7 +81,7 @@ class BackgroundLoad:
 
 
 def node(number: int) -> dict[str, Any]:
-    """Return the manifest of a node that kwok manages."""
+    """Return the manifest of node `number`, which kwok manages."""
     name = f"background-{number}"
     zone = {"topology.kubernetes.io/zone": ZONES[number % len(ZONES)]}
     return {

@@ -166,7 +166,7 @@ class AWSFeatureGates:
     `IGNORE_DRA_REQUESTS=false`."""
 
     reboot_for_repair: bool = False
-    """Reboots an unhealthy node before it is replaced, if a reboot clears the fault of its GPU."""
+    """Reboots an unhealthy node if that can clear its GPU's fault; replaces it if that fails."""
 
 
 GATE_DISABLED = "FeatureGateDisabled"

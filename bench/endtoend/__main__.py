@@ -92,7 +92,7 @@ class Track:
     pods: int
 
     async def run(self, side: Side, number: int) -> Outcome:
-        """Run one round with a controller that is already deployed, and return its results."""
+        """Run round `number` with a controller that is already deployed, and return its results."""
         load = os.getloadavg()[0]
         meter, watch = Meter(side.replicas), Stopwatch(self.kube)
         metering = asyncio.create_task(meter.run())

@@ -175,7 +175,7 @@ class Karpenter:
         await until("nothing of Karpenter is left", lambda: is_empty(self.kube))
 
     def replicas(self) -> Mapping[str, Sequence[int]]:
-        """Return the ids of its single process."""
+        """Return the ID of Karpenter's single process."""
         pid = self._process.pid if self._process else None
         return {str(pid): [pid]} if pid else {}
 

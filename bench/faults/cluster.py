@@ -69,7 +69,7 @@ class Workload:
 
 @dataclass(slots=True)
 class Boot:
-    """The state of an instance's kubelet; `at` is when its node registers."""
+    """The state of an instance's kubelet; `at` is the loop's time when its node registers."""
 
     at: float
     wrong: Mapping[str, str] = field(default_factory=dict)

@@ -43,7 +43,7 @@ TRUE = ("Launched", "Registered", "Initialized", "Ready", "ConsistentStateFound"
 
 
 def managed_node(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the NodeClaim and the Node of one existing instance, both initialized."""
+    """Return the NodeClaim and the Node of existing instance `number`, both initialized."""
     pool = _pool(number)
     node = backgroundload.node(number)
     name = node["metadata"]["name"]
@@ -104,7 +104,7 @@ def _pool(number: int) -> NodePool:
 
 
 def attachment(number: int) -> dict[str, Any]:
-    """Return the VolumeAttachment of one existing instance."""
+    """Return the VolumeAttachment of existing instance `number`."""
     return {
         "metadata": {"name": f"attachment-{number}"},
         "spec": {

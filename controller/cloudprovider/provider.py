@@ -53,7 +53,7 @@ class RepairPolicy:
     `reasons` is a regular expression for the reason of the condition. If it is empty, the policy
     covers every reason that no other policy for the condition covers. `drain_bound` is the maximum
     time for the drain; None if only the NodeClaim bounds it. If `reboots` is set, the controller
-    reboots the node before it replaces it.
+    reboots the node, and replaces it only if that does not help.
     """
 
     condition: str

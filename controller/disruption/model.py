@@ -50,8 +50,8 @@ class Rule:
 
     `domain` (nodes) is −1 for nodes that do not count; `universe` marks the domains that a spread
     compares. `members` are the classes that the rule counts, `owner_classes` the classes that have
-    the rule in their spec. `counted` and `owners` (domains) are the numbers of pods of these two
-    kinds that do not move.
+    the rule in their spec. `counted` (domains) is the number of pods that the rule counts
+    and that do not move, `owners` (domains) the same for pods that have the rule in their spec.
     """
 
     group: TopologyGroup

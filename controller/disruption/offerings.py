@@ -49,12 +49,12 @@ def is_of(offering: Offering, carried: Mapping[str, str]) -> bool:
 def capped(
     node: NewNode, *, below: float, types: Sequence[InstanceType], pool: NodePool
 ) -> NewNode | None:
-    """Return the node with only the instance types that are cheaper than a limit in any case.
+    """Return the node with only the instance types that cost less than `below` ($/h) in any case.
 
-    An instance type stays if its `worst_price` is below the limit. None if no instance type is
+    An instance type stays if its `worst_price` is below that limit. None if no instance type is
     left, or too few for the NodePool's `minValues`. If the cheapest offering is spot, the node is
     restricted to spot, because an on-demand instance would save nothing. If only some zones are
-    cheap enough, the node is restricted to the cheapest zone. Its price is the lowest that is left.
+    cheap enough, the node is restricted to the cheapest zone. The node's price is the lowest left.
     """
     by_name = {instance_type.name: instance_type for instance_type in types}
     launches = _launches(by_name[node.instance_types[0]], read(node.requirements))

@@ -28,7 +28,7 @@ def is_owned_by(pod: Pod, api_version: str, kind: str) -> bool:
 
 
 def controller_of(pod: Pod) -> str:
-    """Return the UID of the workload that creates such pods; empty if there is none."""
+    """Return the UID of the workload that controls the pod; empty if there is none."""
     references = pod.metadata.owner_references
     return next((reference.uid for reference in references if reference.controller), "")
 

@@ -39,7 +39,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
 
 MOST_REBOOTS, REBOOT_WINDOW = 2, timedelta(hours=24)
-"""How often a node is rebooted for repair within this time; afterwards it is replaced."""
+"""How often a node is rebooted for repair within this time, before it is replaced instead."""
 
 MOST_UNHEALTHY = 0.2
 """The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
@@ -69,7 +69,7 @@ class Diagnosis:
     """Why a node is repaired: the condition that was due first, and when.
 
     `drain_bound` is the shortest time that a policy gives the drain, None if no policy limits it.
-    `reboots`: the node is rebooted before it is replaced.
+    `reboots`: the node is rebooted, and replaced only if the reboot fails.
     """
 
     condition: Condition

@@ -42,7 +42,8 @@ class Plan:
     (classes) is the number of pods that go to new nodes. `leaving` (nodes) marks the nodes to
     remove. `free` (nodes × resources) is the remaining capacity. `cost` is the cost of the
     candidates that stay and of new nodes in $/h, evictions included. `placements` counts the
-    searches for a destination.
+    searches for a destination. Methods name a class by its index, `number`, and a node by its
+    index, `node`.
     """
 
     def __init__(self, model: ClusterModel, evictions: Vector, capacity_price: Matrix) -> None:
