@@ -21,7 +21,7 @@ import numpy as np
 from controller.apis.karpenter.nodeclaim import DRIFTED
 from controller.apis.kubernetes import conditions
 from controller.disruption import candidates
-from controller.disruption.budgets import allowed, consumption
+from controller.disruption.budgets import allowed_disruptions, consumption
 from controller.disruption.commands import Candidate, Reason
 from controller.disruption.methods.consolidation import method as consolidation
 from controller.disruption.methods.emptiness import should_disrupt
@@ -89,7 +89,8 @@ def _may_go(candidate: Candidate, problem: DisruptionProblem) -> bool:
     total, _ = consumption(problem.snapshot.nodes)
     pool, nodes = candidate.node_pool, total[candidate.pool]
     return any(
-        allowed(pool, reason, nodes=nodes, consuming=0, now=problem.now) for reason in reasons
+        allowed_disruptions(pool, reason, nodes=nodes, consuming=0, now=problem.now)
+        for reason in reasons
     )
 
 

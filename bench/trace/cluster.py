@@ -26,7 +26,7 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.workloads import DaemonSet, PodDisruptionBudget
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import CPU, MEMORY, PODS, parsed
-from controller.disruption.applying import launched
+from controller.disruption.applying import launched_node
 from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.pods import DISRUPTED
 from controller.offline.instancetypes import from_rows
@@ -306,7 +306,7 @@ class Cluster:
         self.made += 1
         pool = self.node_pools[new.node_pool]
         name = f"node-{self.made:05d}"
-        state = launched(name, new, pool, self.offer(), moment(self.now))
+        state = launched_node(name, new, pool, self.offer(), moment(self.now))
         if (replaced := sorted(replaces)) and state.claim is not None:
             annotations = {**state.claim.metadata.annotations, labels.REPLACES: ",".join(replaced)}
             metadata = msgspec.structs.replace(state.claim.metadata, annotations=annotations)

@@ -30,14 +30,14 @@ from controller.constraints.resources import Resources
 from controller.disruption.commands import Command
 from controller.disruption.offerings import with_left
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import bound
+from controller.disruption.simulation import bound_copy
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 
 
-def applied(
+def apply_commands(
     problem: DisruptionProblem, commands: Iterable[tuple[Command, Sequence[str]]]
 ) -> DisruptionProblem:
     """Return the cluster after commands that were decided together.
@@ -54,10 +54,10 @@ def applied(
         gone |= command.names
         new += zip(names, command.replacements, strict=True)
         node_of |= {key: name for name, keys in command.moves.items() for key in keys}
-    return replaced(problem, gone, new, node_of)
+    return replace_nodes(problem, gone, new, node_of)
 
 
-def replaced(
+def replace_nodes(
     problem: DisruptionProblem,
     gone: Collection[str],
     new: Iterable[tuple[str, NewNode]],
@@ -72,14 +72,16 @@ def replaced(
     made: list[StateNode] = []
     for name, planned in new:
         pool = problem.node_pools[planned.node_pool]
-        made.append(launched(name, planned, pool, types[planned.node_pool], problem.now))
+        made.append(launched_node(name, planned, pool, types[planned.node_pool], problem.now))
         types = with_left(types, made[-1].labels.get(labels.RESERVATION_ID, ""), -1)
         node_of |= dict.fromkeys(planned.pods, name)
     for node in snapshot.nodes:
         if node.name in gone:
             types = with_left(types, node.labels.get(labels.RESERVATION_ID, ""), 1)
     pods = tuple(
-        _restarted(bound(pod, node_of[pod.key]), problem.now) if pod.key in node_of else pod
+        _with_start_time(bound_copy(pod, node_of[pod.key]), problem.now)
+        if pod.key in node_of
+        else pod
         for pod in snapshot.pods
         if pod.key in node_of or pod.spec.node_name not in gone
     )
@@ -87,7 +89,7 @@ def replaced(
     there = replace(snapshot, nodes=nodes, pods=pods, instance_types=types)
     after = replace(problem, snapshot=there)
     unbound = [
-        bound(pod, "")
+        bound_copy(pod, "")
         for pod in snapshot.pods
         if pod.spec.node_name in gone and pod.key not in node_of and is_reschedulable(pod)
     ]
@@ -108,7 +110,7 @@ def _with_pods_bound(problem: DisruptionProblem, unbound: Sequence[Pod]) -> Disr
     results = schedule(unbound, snapshot=there, settings=problem.scheduling)
     node_of = {key: name for name, keys in results.existing_nodes.items() for key in keys}
     placed = (
-        _restarted(bound(pod, node_of[pod.key]), problem.now)
+        _with_start_time(bound_copy(pod, node_of[pod.key]), problem.now)
         for pod in unbound
         if pod.key in node_of
     )
@@ -120,13 +122,13 @@ def _with_pods_bound(problem: DisruptionProblem, unbound: Sequence[Pod]) -> Disr
     )
 
 
-def _restarted(pod: Pod, now: datetime) -> Pod:
+def _with_start_time(pod: Pod, now: datetime) -> Pod:
     if labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
         return pod
     return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, start_time=now))
 
 
-def launched(
+def launched_node(
     name: str, new: NewNode, pool: NodePool, types: Iterable[InstanceType], now: datetime
 ) -> StateNode:
     """Return the node that a NodeClaim for `new` would become: the cheapest offering it allows.
@@ -140,8 +142,8 @@ def launched(
     carried = _labels(name, new, pool, choice.instance_type, offering)
     metadata = ObjectMeta(name=name, uid=f"uid-{name}", labels=carried, creation_timestamp=now)
     template = pool.spec.template.spec
-    capacity = _written(choice.instance_type.capacity)
-    allocatable = _written(choice.instance_type.allocatable)
+    capacity = _format_quantities(choice.instance_type.capacity)
+    allocatable = _format_quantities(choice.instance_type.allocatable)
     provider_id = f"new:///{name}"
     return StateNode(
         node=Node(
@@ -203,5 +205,5 @@ def _labels(
     }
 
 
-def _written(amounts: Resources) -> Quantities:
+def _format_quantities(amounts: Resources) -> Quantities:
     return {name: quantities.format_quantity(amount, name) for name, amount in amounts.items()}

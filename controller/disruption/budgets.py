@@ -69,7 +69,9 @@ def limit(budget: Budget, nodes: int) -> int:
     return int(budget.nodes)
 
 
-def allowed(pool: NodePool, reason: Reason, *, nodes: int, consuming: int, now: datetime) -> int:
+def allowed_disruptions(
+    pool: NodePool, reason: Reason, *, nodes: int, consuming: int, now: datetime
+) -> int:
     """Return how many more nodes may be disrupted for this reason.
 
     `nodes` counts the pool's initialized nodes, `consuming` those that are not ready or being
@@ -126,11 +128,12 @@ class Budgets:
     ) -> Budgets:
         """Return the budgets of every NodePool now.
 
-        `nodes` and `consuming` are, by NodePool name, the counts that `allowed` takes; 0 if absent.
+        `nodes` and `consuming` are, by NodePool name, the counts that `allowed_disruptions` takes;
+        0 if absent.
         """
         return cls(
             {
-                pool.metadata.name: allowed(
+                pool.metadata.name: allowed_disruptions(
                     pool,
                     reason,
                     nodes=nodes.get(pool.metadata.name, 0),

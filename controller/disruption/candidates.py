@@ -11,7 +11,7 @@ from controller.apis.kubernetes.conditions import is_true
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.disruption.commands import Candidate
-from controller.disruption.gangs import GangUnit, Units, restarting, units_of
+from controller.disruption.gangs import GangUnit, Units, restarting_pods, units_of
 from controller.disruption.offerings import node_offering, node_price
 from controller.disruption.pods import is_drainable, local_claims, surges, uses_any
 from controller.disruption.problem import DisruptionProblem
@@ -45,7 +45,7 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
         for state in problem.snapshot.nodes
         if _is_running(state) and state.node_pool not in problem.node_pools
     }
-    for state, candidate in _managed(problem):
+    for state, candidate in _managed_nodes(problem):
         forced = eventual and candidate.claim.spec.termination_grace_period is not None
         obstacle = _node_obstacle(state, problem) or (
             None if forced else pod_obstacle(candidate.pods, guards, problem)
@@ -93,33 +93,33 @@ def _no_candidate(name: str, problem: DisruptionProblem) -> str:
     return "it is being deleted" if state.deleting else "it is not initialized"
 
 
-def initialized(problem: DisruptionProblem) -> Mapping[str, Candidate]:
+def initialized_nodes(problem: DisruptionProblem) -> Mapping[str, Candidate]:
     """Return Joiner's initialized nodes that are not being deleted, by name, blocked or not."""
-    return {candidate.name: candidate for _, candidate in _managed(problem)}
+    return {candidate.name: candidate for _, candidate in _managed_nodes(problem)}
 
 
-def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
+def unblocked_nodes(problem: DisruptionProblem) -> tuple[Candidate, ...]:
     """Return Joiner's initialized nodes that nothing blocks; pods and gangs are not checked."""
     return tuple(
         candidate
-        for state, candidate in _managed(problem)
+        for state, candidate in _managed_nodes(problem)
         if _node_obstacle(state, problem) is None
     )
 
 
-def registered(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
+def registered_nodes(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
     """Yield Joiner's registered nodes with a NodePool, initialized or not."""
-    return _managed(problem, lambda state: state.registered and not state.deleting)
+    return _managed_nodes(problem, lambda state: state.registered and not state.deleting)
 
 
 def pods_block(candidate: Candidate, problem: DisruptionProblem) -> bool:
     """Return whether a pod prevents the disruption of its node, or the restart of its gang."""
     guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
-    pods = (*candidate.pods, *restarting(candidate, problem))
+    pods = (*candidate.pods, *restarting_pods(candidate, problem))
     return pod_obstacle(pods, guards, problem) is not None
 
 
-def _managed(
+def _managed_nodes(
     problem: DisruptionProblem, is_wanted: Callable[[StateNode], bool] | None = None
 ) -> Iterator[tuple[StateNode, Candidate]]:
     """Yield Joiner's running nodes with a NodePool, each with its state and as a candidate."""

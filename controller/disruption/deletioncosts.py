@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controller.apis.karpenter import durations
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption.candidates import registered
+from controller.disruption.candidates import registered_nodes
 from controller.disruption.commands import Candidate, Reason
 from controller.disruption.costs import disturbance
 from controller.disruption.methods.drift import has_drifted, in_order, is_static
@@ -71,7 +71,7 @@ def ranking(problem: DisruptionProblem, planned: Sequence[str] = ()) -> Ranking:
         for candidate in context.budgets(reason).admit(group)
     )
     known = frozenset((*leaving, *ranked))
-    others = (candidate.name for _, candidate in registered(problem))
+    others = (candidate.name for _, candidate in registered_nodes(problem))
     return Ranking(leaving, ranked, tuple(name for name in others if name not in known))
 
 

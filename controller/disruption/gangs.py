@@ -99,7 +99,7 @@ def units_of(problem: DisruptionProblem) -> Units:
     return units
 
 
-def restarting(candidate: Candidate, problem: DisruptionProblem) -> tuple[Pod, ...]:
+def restarting_pods(candidate: Candidate, problem: DisruptionProblem) -> tuple[Pod, ...]:
     """Return the pods on other nodes that restart if a node with pods of their gang is removed.
 
     A gang restarts if too few of its pods stay. Cost: O(pods) if the node runs pods of a gang.

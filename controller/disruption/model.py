@@ -251,7 +251,7 @@ class _Reader:
             eligibility = reader.eligibility(pod_class, constraints)
             if not self._admits_all(eligibility, pod_class.keys):
                 # The pods run on nodes that violate their preferences, so they may on others.
-                eligibility = reader.eligibility(pod_class, self._required(constraints))
+                eligibility = reader.eligibility(pod_class, self._without_preferences(constraints))
             elif constraints.avoids_soft_taints and not eligibility.eligible.any():
                 # Every new node for these pods would have such a taint.
                 eligibility = reader.eligibility(pod_class, tolerating_soft_taints(constraints))
@@ -285,7 +285,7 @@ class _Reader:
             self._known_numbers[eligibility] = self._numbers.setdefault(key, len(self._numbers))
         return self._known_numbers[eligibility]
 
-    def _required(self, constraints: PodConstraints) -> PodConstraints:
+    def _without_preferences(self, constraints: PodConstraints) -> PodConstraints:
         """Return the constraints without preferences, one shared result for each input."""
         if id(constraints) not in self._known_required:
             self._known_required[id(constraints)] = required(constraints)
@@ -375,7 +375,7 @@ class _Reader:
             domain, universe = np.arange(len(nodes)), np.zeros(len(nodes), dtype=np.bool_)
         else:
             every = self._universe(group, owner_classes)
-            names, domain = self._numbered(group.key, frozenset(every))
+            names, domain = self._number_domains(group.key, frozenset(every))
             universe = np.array([name in every for name in names], dtype=np.bool_)
             if group.node_filter != EVERY_NODE:
                 counts = [group.node_filter.admits(node) for node in nodes.all]
@@ -390,7 +390,7 @@ class _Reader:
             owner_classes=np.array(owner_classes, dtype=np.int64),
         )
 
-    def _numbered(self, key: str, more: frozenset[str]) -> tuple[list[str], Indices]:
+    def _number_domains(self, key: str, more: frozenset[str]) -> tuple[list[str], Indices]:
         """Return the domains of a label and the domain index of each node (−1 without it)."""
         if (key, more) not in self._known_domains:
             domains = self._problem.nodes.domains(key)

@@ -46,7 +46,7 @@ def is_of(offering: Offering, carried: Mapping[str, str]) -> bool:
     return offering.requirements.get(reservation) in (None, carried.get(reservation))
 
 
-def capped(
+def cap_price(
     node: NewNode, *, below: float, types: Sequence[InstanceType], pool: NodePool
 ) -> NewNode | None:
     """Return the node with only the instance types that cost less than `below` ($/h) in any case.
@@ -61,8 +61,8 @@ def capped(
     if not launches:
         return None
     if launches[0].capacity_type == labels.SPOT:
-        node = _bound(node, labels.CAPACITY_TYPE, labels.SPOT)
-    for bounded in (node, _bound(node, labels.ZONE, launches[0].zone)):
+        node = _with_value(node, labels.CAPACITY_TYPE, labels.SPOT)
+    for bounded in (node, _with_value(node, labels.ZONE, launches[0].zone)):
         terms = read(bounded.requirements)
         kept = tuple(
             name for name in bounded.instance_types if worst_price(by_name[name], terms) < below
@@ -73,7 +73,7 @@ def capped(
     return None
 
 
-def _bound(node: NewNode, key: str, value: str) -> NewNode:
+def _with_value(node: NewNode, key: str, value: str) -> NewNode:
     """Return the node with a single value for a label."""
     others = [requirement for requirement in node.requirements if requirement.key != key]
     return replace(
@@ -135,21 +135,23 @@ def with_left(types: TypesByPool, reservation: str, more: int) -> TypesByPool:
     if not reservation:
         return types
 
-    def counted(offering: Offering) -> Offering:
+    def with_capacity(offering: Offering) -> Offering:
         if offering.reservation != reservation:
             return offering
         return offering.with_reservation_capacity(max(offering.reservation_capacity + more, 0))
 
     return {
         pool: tuple(
-            replace(instance_type, offerings=tuple(map(counted, instance_type.offerings)))
+            replace(instance_type, offerings=tuple(map(with_capacity, instance_type.offerings)))
             for instance_type in seen
         )
         for pool, seen in types.items()
     }
 
 
-def awaited(types: Iterable[InstanceType], requirements: Iterable[Requirement]) -> frozenset[str]:
+def awaited_reservations(
+    types: Iterable[InstanceType], requirements: Iterable[Requirement]
+) -> frozenset[str]:
     """Return the IDs of full reservations, if a node with these requirements can use only those.
 
     Empty if the node can be launched now, or later with another capacity type.

@@ -111,7 +111,7 @@ class Simulation:
         self._signatures = signatures or PodSignatures()
         self._signatures.keep(problem.snapshot.pods)
         self._candidates = {candidate.name: candidate for candidate in candidates}
-        stranded = _stranded(problem.snapshot)
+        stranded = _stranded_pods(problem.snapshot)
         self.catalog = catalog(problem.snapshot)
         self.awaited: frozenset[str] = NO_NODES
         """The names of the nodes that pending pods will be scheduled to."""
@@ -119,7 +119,7 @@ class Simulation:
         self._buffered: dict[str, list[Pod]] = {}
         self.promised: frozenset[str] = NO_NODES
         """The names of the nodes whose capacity is reserved for pending pods."""
-        self._refilled = _starting(problem.snapshot)
+        self._refilled = _starting_reservations(problem.snapshot)
         """The IDs of the reservations from which a node is being launched, or is about to be."""
         self._snapshot = self._with_pending_bound(problem.snapshot, problem.pending, stranded)
         if self._snapshot.instance_types is not problem.snapshot.instance_types:
@@ -139,7 +139,7 @@ class Simulation:
 
         Nodes that are not yet consolidatable receive no pods.
         """
-        return self._emptied(frozenset(leaving), [], self._not_consolidatable)
+        return self._simulate_removal(frozenset(leaving), [], self._not_consolidatable)
 
     def forced_out(
         self,
@@ -155,7 +155,7 @@ class Simulation:
         `restarting` pods of other nodes are scheduled again with them.
         """
         kept = [pod for name in sorted(names) for pod in self._buffered.get(name, [])]
-        return self._emptied(frozenset(names), kept, closed, restarting=restarting)
+        return self._simulate_removal(frozenset(names), kept, closed, restarting=restarting)
 
     def terminated_first(self, name: str) -> SimulationResult | None:
         """Return where the pods schedule if a node is terminated before it is replaced.
@@ -167,9 +167,11 @@ class Simulation:
         if not reservation or reservation in self._refilled:
             return None
         types = with_left(self._snapshot.instance_types, reservation, 1)
-        return self._emptied(frozenset({name}), self._buffered.get(name, []), NO_NODES, types)
+        return self._simulate_removal(
+            frozenset({name}), self._buffered.get(name, []), NO_NODES, types
+        )
 
-    def _emptied(
+    def _simulate_removal(
         self,
         gone: frozenset[str],
         kept: Sequence[Pod],
@@ -185,7 +187,7 @@ class Simulation:
             keys = {pod.key for pod in restarting}
             world = replace(world, pods=tuple(pod for pod in world.pods if pod.key not in keys))
         results = schedule(
-            [*self._moving(gone), *restarting, *kept],
+            [*self._moving_pods(gone), *restarting, *kept],
             snapshot=world,
             settings=self._problem.scheduling,
             catalog=self.catalog if types is None else catalog(world),
@@ -245,7 +247,7 @@ class Simulation:
         """Return the placements of the pods in `destinations`, and the other pods."""
         at_destination: dict[str, list[str]] = {}
         rest = []
-        for pod in self._moving(leaving):
+        for pod in self._moving_pods(leaving):
             if pod.key in destinations:
                 at_destination.setdefault(destinations[pod.key], []).append(pod.key)
             else:
@@ -270,13 +272,13 @@ class Simulation:
         )
         counts = any(map(_has_topology_rules, rest))
         staying = [pod for pod in self._snapshot.pods if pod.spec.node_name not in gone]
-        moved = [pod for pod in self._moving(gone) if pod.key in destinations]
+        moved = [pod for pod in self._moving_pods(gone) if pod.key in destinations]
         # Without rules of their own, the pods to schedule are affected only by the anti-affinity of
         # others.
         if not counts:
             staying = [pod for pod in staying if _has_anti_affinity(pod)]
             moved = [pod for pod in moved if _has_anti_affinity(pod)]
-        there = [bound(pod, destinations[pod.key]) for pod in moved]
+        there = [bound_copy(pod, destinations[pod.key]) for pod in moved]
         return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
 
     def have_topology_rules(self, leaving: Collection[str], keys: Collection[str]) -> bool:
@@ -284,7 +286,9 @@ class Simulation:
 
         Only pods of the `leaving` nodes are considered.
         """
-        return any(pod.key in keys and _has_topology_rules(pod) for pod in self._moving(leaving))
+        return any(
+            pod.key in keys and _has_topology_rules(pod) for pod in self._moving_pods(leaving)
+        )
 
     def model(
         self, names: Collection[str], *, new: Sequence[StateNode] = ()
@@ -305,14 +309,14 @@ class Simulation:
     def least_cost(self, names: Collection[str]) -> float:
         """Return a lower bound, in $/h, on the cost of any placement of these candidates' pods."""
         return least_cost(
-            self._moving(names),
+            self._moving_pods(names),
             snapshot=self._snapshot_without(frozenset(names)),
             settings=self._problem.scheduling,
             catalog=self.catalog,
             expired=self._expired,
         )
 
-    def _moving(self, names: Collection[str]) -> list[Pod]:
+    def _moving_pods(self, names: Collection[str]) -> list[Pod]:
         return [pod for name in sorted(names) for pod in self._candidates[name].moving]
 
     def _snapshot_without(
@@ -360,7 +364,9 @@ class Simulation:
                 self._buffered.setdefault(node_of[pod.key], []).append(pod)
             elif pod.key in node_of:
                 self.awaited |= {node_of[pod.key]}
-        placed = {pod.key: bound(pod, node_of[pod.key]) for pod in pending if pod.key in node_of}
+        placed = {
+            pod.key: bound_copy(pod, node_of[pod.key]) for pod in pending if pod.key in node_of
+        }
         kept = [_placeholder(pod, node_of[pod.key]) for pod in stranded if pod.key in node_of]
         others = (pod for pod in snapshot.pods if pod.key not in placed)
         types = snapshot.instance_types
@@ -417,7 +423,7 @@ def destinations_of(moves: Mapping[str, Iterable[str]]) -> dict[str, str]:
     return {key: node for node, keys in moves.items() for key in keys}
 
 
-def joined(parts: Sequence[Group]) -> Group:
+def join_groups(parts: Sequence[Group]) -> Group:
     """Return one group that consists of these groups."""
     ordered = sorted(parts, key=lambda part: min(part.names))
     moves: dict[str, tuple[str, ...]] = {}
@@ -431,7 +437,7 @@ def joined(parts: Sequence[Group]) -> Group:
     )
 
 
-def bound(pod: Pod, node: str) -> Pod:
+def bound_copy(pod: Pod, node: str) -> Pod:
     """Return a copy of the pod that is bound to a node."""
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
 
@@ -441,10 +447,10 @@ def _placeholder(pod: Pod, node: str) -> Pod:
     metadata = msgspec.structs.replace(
         pod.metadata, name=f"{pod.metadata.name}{PLACEHOLDER_SUFFIX}", labels={}
     )
-    return msgspec.structs.replace(bound(pod, node), metadata=metadata)
+    return msgspec.structs.replace(bound_copy(pod, node), metadata=metadata)
 
 
-def _starting(snapshot: Snapshot) -> frozenset[str]:
+def _starting_reservations(snapshot: Snapshot) -> frozenset[str]:
     """Return the IDs of the capacity reservations of nodes that are not initialized yet."""
     starting = (node for node in snapshot.nodes if not node.initialized and not node.deleting)
     named = (node.labels.get(labels.RESERVATION_ID, "") for node in starting)
@@ -457,7 +463,7 @@ def _reservation(node: NewNode) -> str:
     return next((r.values[0] for r in pinned if len(r.values) == 1), "")
 
 
-def _stranded(snapshot: Snapshot) -> list[Pod]:
+def _stranded_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the reschedulable pods on nodes that are being deleted."""
     leaving = {node.name for node in snapshot.nodes if node.deleting}
     return [pod for pod in snapshot.pods if pod.spec.node_name in leaving and is_reschedulable(pod)]

@@ -189,7 +189,7 @@ def evaluate(course: Course, seconds: float) -> bool:
     Returns whether there are any commands.
     """
     began = time.perf_counter()
-    decision = course.decided(deadline(began + seconds))
+    decision = course.decide(deadline(began + seconds))
     if decision.commands and not course.commands:
         course.first_command_seconds = course.seconds + time.perf_counter() - began
     course.execute(decision)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from controller.apis.kinds import EVENT
 from controller.apiserver.errors import ApiError
-from controller.disruption.advice.explanation import NodeExplanation, as_wire, explained
+from controller.disruption.advice.explanation import NodeExplanation, as_wire, explain_node
 from controller.kube.client import Client
 from controller.offline.commandline import (
     CommandError,
@@ -94,7 +94,7 @@ def _node_name(world: World, name: str) -> str:
 def _explanation(world: World, node: str, chosen: argparse.Namespace) -> NodeExplanation:
     problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
     expired = deadline(time.perf_counter() + chosen.time_limit)
-    explanation = explained(problem, node, expired=expired)
+    explanation = explain_node(problem, node, expired=expired)
     if explanation is None:
         raise CommandError(
             f'node "{chosen.node}" not found: give the name of a Node or of its NodeClaim'

@@ -7,9 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from controller.apis import labels
-from controller.disruption.advice.adoption import drained, outside, translated
+from controller.disruption.advice.adoption import outside, simulate_drain, translate_labels
 from controller.disruption.advice.advising import Question
-from controller.disruption.advice.nodepools import adding, allowing, with_edit, without_requirement
+from controller.disruption.advice.nodepools import (
+    allow_values,
+    copy_edit,
+    with_edit,
+    without_requirement,
+)
 from controller.disruption.advice.replay import at_next_recording
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
@@ -44,7 +49,9 @@ def problem(*nodes: StateNode, pods: int = 1, **requirements: str) -> Disruption
         for number in range(pods)
     )
     snapshot = make_snapshot(pool, types=TYPES, nodes=nodes, pods=running)
-    return translated(DisruptionProblem(snapshot=snapshot, node_pools={"default": pool}, now=NOW))
+    return translate_labels(
+        DisruptionProblem(snapshot=snapshot, node_pools={"default": pool}, now=NOW)
+    )
 
 
 def test_nodes_of_node_groups_have_a_capacity_type_and_a_price() -> None:
@@ -79,7 +86,7 @@ def test_nodes_that_run_the_system_are_excluded() -> None:
 def test_drained_nodes_are_replaced_by_what_their_pods_need() -> None:
     before = problem(worker("a"), worker("b"))
 
-    after = drained(before, {"a", "b"})
+    after = simulate_drain(before, {"a", "b"})
 
     (node,) = after.problem.snapshot.nodes
     assert node.managed
@@ -92,7 +99,7 @@ def test_a_node_stays_if_no_node_pool_can_run_one_of_its_pods() -> None:
     picky = make_pod("picky", node="b", node_selector=GROUP)
     before = replace(before, snapshot=replace(before.snapshot, pods=(*before.snapshot.pods, picky)))
 
-    after = drained(before, {"a", "b"})
+    after = simulate_drain(before, {"a", "b"})
 
     assert after.staying.keys() == {"b"}
     assert 'Pod "default/picky" would be unschedulable' in after.staying["b"]
@@ -107,10 +114,10 @@ def test_a_copy_of_a_node_pool_with_the_missing_label_takes_the_pods() -> None:
     before = replace(before, snapshot=replace(before.snapshot, pods=(*before.snapshot.pods, picky)))
     (key,) = GROUP
 
-    changed = with_edit(before, adding("default", key, "workers"))
+    changed = with_edit(before, copy_edit("default", key, "workers"))
 
     assert changed.node_pools.keys() == {"default", "workers"}
-    assert drained(changed, {"a"}).staying == {}
+    assert simulate_drain(changed, {"a"}).staying == {}
 
 
 def test_a_forecast_ends_when_no_command_saves() -> None:
@@ -133,7 +140,9 @@ def test_a_requirement_is_widened_by_the_values_that_are_used() -> None:
         ]
     )
 
-    wide = allowing(allowing(pool, labels.CAPACITY_TYPE, ["spot"]), labels.INSTANCE_TYPE, ["m-2"])
+    wide = allow_values(
+        allow_values(pool, labels.CAPACITY_TYPE, ["spot"]), labels.INSTANCE_TYPE, ["m-2"]
+    )
     free = without_requirement(pool, labels.INSTANCE_TYPE)
 
     assert [list(term.values) for term in wide.spec.template.spec.requirements] == [

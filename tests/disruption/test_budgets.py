@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from controller.apis.karpenter.nodepool import Budget, DisruptionPolicy
-from controller.disruption.budgets import UNLIMITED, allowed
+from controller.disruption.budgets import UNLIMITED, allowed_disruptions
 from controller.disruption.commands import Reason
 from tests.builders import make_nodepool
 
@@ -20,7 +20,7 @@ def left(*budgets: Budget, nodes: int = 10, consuming: int = 0, now: datetime = 
     disruption = DisruptionPolicy(budgets=list(budgets))
     pool = make_nodepool()
     pool = replace(pool, spec=replace(pool.spec, disruption=disruption))
-    return allowed(pool, Reason.DRIFTED, nodes=nodes, consuming=consuming, now=now)
+    return allowed_disruptions(pool, Reason.DRIFTED, nodes=nodes, consuming=consuming, now=now)
 
 
 def test_without_a_budget_every_node_may_be_disrupted() -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
-from controller.disruption.applying import applied
+from controller.disruption.applying import apply_commands
 from controller.disruption.candidates import cost, survey
 from controller.disruption.commands import Decision, Reason
 from controller.disruption.consolidateafter import not_yet_consolidatable
 from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.methods.consolidation import method as consolidation
-from controller.disruption.methods.consolidation.relaxation import relaxed
+from controller.disruption.methods.consolidation.relaxation import solve_relaxation
 from controller.disruption.methods.order import confirm, decide
 from controller.disruption.modes import Mode
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
@@ -186,7 +186,7 @@ def test_pods_with_constraints_on_other_pods_are_consolidated_onto_one_node(
         candidate.price for candidate in admitted if candidate.name not in going(decision)
     )
     assert staying == pytest.approx(0.1)
-    assert relaxed(model, np.zeros(4)).bound <= staying
+    assert solve_relaxation(model, np.zeros(4)).bound <= staying
 
 
 def test_a_node_with_an_unknown_price_reports_it() -> None:
@@ -405,7 +405,7 @@ def test_pods_on_nodes_held_back_by_a_budget_are_not_moved_twice() -> None:
     while commands := decide(current).commands:
         for command in commands:
             moved += [key for keys in command.moves.values() for key in keys]
-            current = applied(current, [(command, [])])
+            current = apply_commands(current, [(command, [])])
 
     assert len(moved) == len(set(moved))
     assert cost(current) == pytest.approx(0.2)
@@ -420,7 +420,7 @@ def test_the_cache_of_pod_properties_changes_no_answer() -> None:
         assert confirm(current, decision, signatures=signatures) == confirm(current, decision)
         passes += 1
         for command in decision.commands:
-            current = applied(current, [(command, [])])
+            current = apply_commands(current, [(command, [])])
 
     assert passes > 1
 
@@ -501,7 +501,7 @@ def test_do_not_disrupt_of_a_moved_pod_starts_again_at_its_new_start() -> None:
     guarded[0]["status"]["startTime"] = "2026-01-01T00:00:00Z"
     before = problem(world(("a", "small", guarded), ("b", "small", pods("b", 3))))
     (command,) = decide(before).commands
-    after = applied(before, [(command, [])])
+    after = apply_commands(before, [(command, [])])
 
     assert going(decide(before)) == {"a"}
     assert "do-not-disrupt" in decide(after).blocked["b"]
@@ -909,7 +909,7 @@ def test_a_plan_that_pays_as_a_whole_is_executed_node_by_node_within_budgets() -
     while commands := decide(current).commands:
         (command,) = commands
         steps.append((len(command.names), len(command.replacements)))
-        current = applied(current, [(command, ["large"] * len(command.replacements))])
+        current = apply_commands(current, [(command, ["large"] * len(command.replacements))])
 
     assert steps == [(1, 1), (1, 0), (1, 0), (1, 0), (1, 0)], "one comes, into which all go"
     assert cost(current) == pytest.approx(0.4)
@@ -1189,7 +1189,7 @@ def test_repeated_decisions_end_in_a_steady_cluster_without_pending_pods(seed: i
         before = cost(current)
         for command in commands:
             made = [next(names) for _ in command.replacements]
-            current = applied(current, [(command, made)])
+            current = apply_commands(current, [(command, made)])
         assert cost(current) < before
     there = {node.name for node in current.snapshot.nodes}
     assert {
@@ -1205,7 +1205,9 @@ def test_nodes_of_applied_commands_are_consolidatable_in_the_next_decision() -> 
     )
     start = problem(cluster)
     (command,) = decide(start).commands
-    after = applied(start, [(command, [f"new-{n}" for n, _ in enumerate(command.replacements)])])
+    after = apply_commands(
+        start, [(command, [f"new-{n}" for n, _ in enumerate(command.replacements)])]
+    )
 
     assert {node.name for node in after.snapshot.nodes} == {"new-0"}
     assert not not_yet_consolidatable(after)

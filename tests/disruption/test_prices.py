@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
-from controller.disruption.offerings import capped
+from controller.disruption.offerings import cap_price
 from controller.scheduling.results import NewNode
 from tests.aws.builders import make_pool
 from tests.builders import make_offering, make_type, needs
@@ -27,7 +27,7 @@ def test_the_price_of_a_replacement_is_that_of_its_remaining_types() -> None:
         requests={},
     )
 
-    left = capped(node, below=0.5, types=types, pool=make_pool())
+    left = cap_price(node, below=0.5, types=types, pool=make_pool())
 
     assert left is not None
     assert left.instance_types == ("even",)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.disruption.advice.explanation import NodeExplanation, explained
+from controller.disruption.advice.explanation import NodeExplanation, explain_node
 from controller.disruption.advice.recommendations import in_about
 from controller.offline.disrupt import problem_of
 from controller.offline.world import load
@@ -25,7 +25,7 @@ World = dict[str, Any]
 
 
 def explanation(cluster: World, node: str, now: datetime = NOW) -> NodeExplanation:
-    found = explained(problem_of(load(cluster), now=now, with_eviction_cost=True), node)
+    found = explain_node(problem_of(load(cluster), now=now, with_eviction_cost=True), node)
     assert found is not None
     return found
 

@@ -11,8 +11,8 @@ import pytest
 from controller.disruption import candidates
 from controller.disruption.methods.consolidation import search
 from controller.disruption.methods.consolidation.plan import Plan
-from controller.disruption.methods.consolidation.relaxation import relaxed
-from controller.disruption.methods.consolidation.search import GAIN, searched
+from controller.disruption.methods.consolidation.relaxation import solve_relaxation
+from controller.disruption.methods.consolidation.search import GAIN, search_plan
 from controller.disruption.model import ClusterModel
 from controller.disruption.simulation import Simulation
 from controller.offline.disrupt import problem_of
@@ -37,7 +37,7 @@ def test_no_exchange_of_two_nodes_lowers_the_cost() -> None:
     model = model_of(8)
     evictions = model.present.sum(axis=1) * EVICTION
 
-    plan = searched(model, evictions, relaxed(model, evictions), expired=never)
+    plan = search_plan(model, evictions, solve_relaxation(model, evictions), expired=never)
 
     before = plan.mark()
     for staying in np.flatnonzero(~plan.leaving & model.candidate).tolist():
@@ -53,7 +53,7 @@ def test_the_search_ends_earlier_if_placements_are_expensive(
 ) -> None:
     model = model_of(8)
     evictions = model.present.sum(axis=1) * EVICTION
-    relaxation = relaxed(model, evictions)
+    relaxation = solve_relaxation(model, evictions)
     flipped: list[int] = []
     flip = Plan.flip
 
@@ -62,11 +62,11 @@ def test_the_search_ends_earlier_if_placements_are_expensive(
         flip(plan, node)
 
     monkeypatch.setattr(Plan, "flip", counted)
-    searched(model, evictions, relaxation, expired=never)
+    search_plan(model, evictions, relaxation, expired=never)
     usual = len(flipped)
     flipped.clear()
     monkeypatch.setattr(search, "PLACEMENTS", 100)
-    plan = searched(model, evictions, relaxation, expired=never)
+    plan = search_plan(model, evictions, relaxation, expired=never)
 
     assert len(flipped) < usual / 4
     assert plan.cost < float(model.price[model.candidate].sum())

@@ -9,7 +9,7 @@ import pytest
 
 from bench.parity.worlds import instance_type, node_pool, offering, requirement
 from controller.cloudprovider.provider import RepairPolicy
-from controller.disruption.applying import applied
+from controller.disruption.applying import apply_commands
 from controller.disruption.commands import Command, Decision, Reason, TerminateFirst
 from controller.disruption.methods.order import confirm, decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
@@ -71,7 +71,7 @@ def test_drift_in_a_full_reservation_never_exceeds_its_instance_count() -> None:
         assert command.terminate_first is TerminateFirst.NO_RESERVED_CAPACITY
         assert command.replacements == ()
         rolled |= command.names
-        now = applied(now, [(command, [])])
+        now = apply_commands(now, [(command, [])])
         assert len(now.snapshot.nodes) == 7
         now = provisioned(now, f"new-{number}")
         assert len(now.snapshot.nodes) == 8
@@ -88,13 +88,13 @@ def provisioned(now: DisruptionProblem, name: str) -> DisruptionProblem:
     waiting = now.pending
     there = replace(now.snapshot, pods=(*now.snapshot.pods, *waiting))
     bought = Command(Reason.DRIFTED, (), replacements=(new,))
-    return applied(replace(now, snapshot=there, pending=()), [(bought, [name])])
+    return apply_commands(replace(now, snapshot=there, pending=()), [(bought, [name])])
 
 
 def test_the_next_node_stays_until_the_freed_instance_is_used_again() -> None:
     now = problem(reserved(8), DRIFT_FIRST)
     (command,) = decide(now).commands
-    now = applied(now, [(command, [])])
+    now = apply_commands(now, [(command, [])])
     assert now.pending
 
     assert not decide(now).commands

@@ -16,7 +16,7 @@ import msgspec
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
-from controller.disruption.applying import replaced
+from controller.disruption.applying import replace_nodes
 from controller.disruption.candidates import pod_obstacle
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode, Results
@@ -47,7 +47,7 @@ class Adopted:
     moved: int = 0
 
 
-def translated(problem: DisruptionProblem) -> DisruptionProblem:
+def translate_labels(problem: DisruptionProblem) -> DisruptionProblem:
     """Return the problem with Karpenter's labels and annotations on nodes and pods.
 
     They are derived from those of EKS and Cluster Autoscaler. A node without a capacity type counts
@@ -76,7 +76,7 @@ def outside(problem: DisruptionProblem, keep: Mapping[str, str] | None = None) -
     )
 
 
-def drained(
+def simulate_drain(
     problem: DisruptionProblem,
     names: Collection[str],
     *,
@@ -94,7 +94,7 @@ def drained(
     guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
     obstacles = ((name, pod_obstacle(pods[name], guards, problem)) for name in sorted(names))
     staying = {name: why for name, why in obstacles if why is not None}
-    problem = _cordoned(problem, names)
+    problem = _cordon(problem, names)
     while True:
         leaving = sorted(names - staying.keys())
         moving = [pod for name in leaving for pod in pods[name] if is_reschedulable(pod)]
@@ -110,11 +110,11 @@ def drained(
             if (causes := results.unschedulable.get(pod.key))
         }
         if not stuck:
-            return Adopted(_moved(problem, leaving, results), staying, len(moving))
+            return Adopted(_move_pods(problem, leaving, results), staying, len(moving))
         staying |= stuck
 
 
-def _moved(
+def _move_pods(
     problem: DisruptionProblem, leaving: Collection[str], results: Results
 ) -> DisruptionProblem:
     """Return the cluster without the `leaving` nodes, with their and pending pods on others."""
@@ -123,10 +123,10 @@ def _moved(
     snapshot = replace(problem.snapshot, pods=(*problem.snapshot.pods, *placed))
     waiting = tuple(pod for pod in problem.pending if pod.key in left)
     node_of = {key: name for name, keys in results.existing_nodes.items() for key in keys}
-    return replaced(
+    return replace_nodes(
         replace(problem, snapshot=snapshot, pending=waiting),
         leaving,
-        named(problem, results.new_nodes),
+        name_nodes(problem, results.new_nodes),
         node_of,
     )
 
@@ -144,7 +144,7 @@ def _without(problem: DisruptionProblem, leaving: Iterable[str]) -> Snapshot:
     )
 
 
-def named(problem: DisruptionProblem, new: Iterable[NewNode]) -> list[tuple[str, NewNode]]:
+def name_nodes(problem: DisruptionProblem, new: Iterable[NewNode]) -> list[tuple[str, NewNode]]:
     """Return new nodes, each with a name that no node of the cluster has."""
     taken = {state.name for state in problem.snapshot.nodes}
     new = list(new)
@@ -152,14 +152,14 @@ def named(problem: DisruptionProblem, new: Iterable[NewNode]) -> list[tuple[str,
     return list(zip(islice(free, len(new)), new, strict=True))
 
 
-def _cordoned(problem: DisruptionProblem, names: Collection[str]) -> DisruptionProblem:
-    def cordoned(state: StateNode) -> StateNode:
+def _cordon(problem: DisruptionProblem, names: Collection[str]) -> DisruptionProblem:
+    def cordon(state: StateNode) -> StateNode:
         if state.name not in names or state.node is None:
             return state
         spec = msgspec.structs.replace(state.node.spec, unschedulable=True)
         return replace(state, node=msgspec.structs.replace(state.node, spec=spec))
 
-    nodes = tuple(map(cordoned, problem.snapshot.nodes))
+    nodes = tuple(map(cordon, problem.snapshot.nodes))
     return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))
 
 

@@ -8,7 +8,7 @@ from functools import partial, reduce
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.disruption.advice import nodepools
-from controller.disruption.advice.forecast import Deadline, Forecast, forecast, unlimited
+from controller.disruption.advice.forecast import Deadline, Forecast, forecast, no_deadline
 from controller.disruption.advice.nodepools import Edit, Pools
 from controller.disruption.advice.obstacles import Change, Obstacle, obstacles
 from controller.disruption.methods.bounds import lower_bound
@@ -37,7 +37,7 @@ class Question:
 
     problem: DisruptionProblem
     leaving: frozenset[str] = NO_NODES
-    deadline: Deadline = unlimited
+    deadline: Deadline = no_deadline
 
     def forecast(self, changes: Iterable[Change] = ()) -> Forecast:
         """Return the forecast of the cluster after some changes."""
@@ -103,7 +103,7 @@ def advise(
             tested = tested[:number]
             break
         progress.next(obstacle.what)
-        finding = _measured(question, steady, (), obstacle)
+        finding = _measure_obstacle(question, steady, (), obstacle)
         if finding is not None:
             findings.append(finding)
         elif obstacle.edit is not None:
@@ -115,7 +115,7 @@ def advise(
         if expired():
             break
         progress.next(obstacle.what)
-        finding = _measured(question, together, made, obstacle)
+        finding = _measure_obstacle(question, together, made, obstacle)
         if finding is not None:
             findings.append(replace(finding, is_last=True))
             made.append(finding.obstacle.made)
@@ -162,7 +162,7 @@ class _Progress:
         self._report("", self._solves, self._solves)
 
 
-def _measured(
+def _measure_obstacle(
     question: Question, before: Forecast, changes: Sequence[Change], obstacle: Obstacle
 ) -> Finding | None:
     """Return the obstacle with the saving from its removal, or None if that is negligible.
@@ -174,7 +174,7 @@ def _measured(
     if saving <= NEGLIGIBLE * before.cost:
         return None
     finding = Finding(obstacle=obstacle, saving=saving)
-    narrow = _narrowed(obstacle, question.problem.node_pools, after)
+    narrow = _narrow_obstacle(obstacle, question.problem.node_pools, after)
     if narrow is None:
         return finding
     saving = before.cost - question.forecast([*changes, narrow.made]).cost
@@ -183,7 +183,7 @@ def _measured(
     return Finding(obstacle=narrow, saving=saving)
 
 
-def _narrowed(obstacle: Obstacle, pools: Pools, after: Forecast) -> Obstacle | None:
+def _narrow_obstacle(obstacle: Obstacle, pools: Pools, after: Forecast) -> Obstacle | None:
     """Return the obstacle with a change of its NodePool that allows only what `after` uses."""
     pool = pools.get(obstacle.pool)
     if pool is None:
@@ -196,13 +196,13 @@ def _narrowed(obstacle: Obstacle, pools: Pools, after: Forecast) -> Obstacle | N
     values = nodepools.new_values(pool, obstacle.key, after.nodes) if obstacle.key else []
     if not values:
         return None
-    changed = partial(nodepools.allowing, key=obstacle.key, values=values)
+    changed = partial(nodepools.allow_values, key=obstacle.key, values=values)
     return _with_change(obstacle, changed, f"allow {', '.join(values)}")
 
 
 def _with_change(
     obstacle: Obstacle, changed: Callable[[NodePool], NodePool], text: str
 ) -> Obstacle:
-    edit = nodepools.changing(obstacle.pool, changed)
+    edit = nodepools.pool_edit(obstacle.pool, changed)
     made = partial(nodepools.with_edit, edit=edit)
     return replace(obstacle, edit=edit, made=made, change=text)

@@ -9,7 +9,7 @@ from itertools import count, islice
 from controller.apis import labels
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import why_not_evaluated
-from controller.disruption.applying import applied
+from controller.disruption.applying import apply_commands
 from controller.disruption.commands import Command, Decision
 from controller.disruption.methods.consolidation.method import LATER
 from controller.disruption.methods.order import decide
@@ -42,13 +42,13 @@ class Course:
         """The cost of all nodes after every command was executed, in $/h."""
         return self.cost_before - sum(command.saving for command, _ in self.commands)
 
-    def decided(self, expired: Callable[[], bool]) -> Decision:
+    def decide(self, expired: Callable[[], bool]) -> Decision:
         """Return the decision about the cluster as it is now."""
         return decide(self.problem, expired=expired, signatures=self.signatures)
 
     def execute(self, decision: Decision) -> None:
         """Execute the commands of a decision: update `problem`, `commands` and `blocked`."""
-        self.blocked = _explained(self.problem, decision)
+        self.blocked = _explanations(self.problem, decision)
         _carry_out(self, decision.commands)
 
 
@@ -67,10 +67,10 @@ def with_buffered_nodes(problem: DisruptionProblem) -> DisruptionProblem:
     return replace(problem, snapshot=replace(snapshot, nodes=nodes))
 
 
-def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, str]:
+def _explanations(problem: DisruptionProblem, decision: Decision) -> Mapping[str, str]:
     """Return why each of Joiner's nodes stays, including nodes that were not evaluated."""
     going = {name for command in decision.commands for name in command.names}
-    asked = candidates.initialized(problem)
+    asked = candidates.initialized_nodes(problem)
     rest = {
         state.name: LATER if state.name in asked else why_not_evaluated(state)
         for state in problem.snapshot.nodes
@@ -92,10 +92,10 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     unassigned = [one for one in named if _is_for_no_pod(one[0])]
     together = [one for one in named if not _is_for_no_pod(one[0])]
     later = {name for command, _ in unassigned for name in command.names}
-    problem = applied(course.problem, together).without(later)
+    problem = apply_commands(course.problem, together).without(later)
     one_by_one: list[tuple[Command, list[str]]] = []
     for command, names in unassigned:
-        problem = applied(problem, [(command, names)])
+        problem = apply_commands(problem, [(command, names)])
         one_by_one.append((_with_outcome(command, names, problem), names))
     course.problem = with_buffered_nodes(problem)
     there = {node.name: node for node in course.problem.snapshot.nodes}

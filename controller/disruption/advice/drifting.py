@@ -33,13 +33,13 @@ class DriftingNode:
     is_static: bool = False
 
 
-def drifting(problem: DisruptionProblem, before: Pools) -> list[DriftingNode]:
+def drifting_nodes(problem: DisruptionProblem, before: Pools) -> list[DriftingNode]:
     """Return the nodes that match their NodePool in `before`, but not their NodePool now."""
-    return list(_drifting(problem, before))
+    return list(_find_drifting_nodes(problem, before))
 
 
-def _drifting(problem: DisruptionProblem, before: Pools) -> Iterator[DriftingNode]:
-    for name, candidate in sorted(candidates.initialized(problem).items()):
+def _find_drifting_nodes(problem: DisruptionProblem, before: Pools) -> Iterator[DriftingNode]:
+    for name, candidate in sorted(candidates.initialized_nodes(problem).items()):
         pool, old = candidate.node_pool, before.get(candidate.pool)
         if old is None or has_drifted(candidate) or difference(candidate.claim, old) is not None:
             continue
@@ -50,12 +50,14 @@ def _drifting(problem: DisruptionProblem, before: Pools) -> Iterator[DriftingNod
                 node=name,
                 node_pool=candidate.pool,
                 reason=reason,
-                why=_excluded(candidate.claim, pool) if is_required else _changed(old, pool),
+                why=_excluded_labels(candidate.claim, pool)
+                if is_required
+                else _changed_fields(old, pool),
                 is_static=is_static(candidate),
             )
 
 
-def _excluded(claim: NodeClaim, pool: NodePool) -> str:
+def _excluded_labels(claim: NodeClaim, pool: NodePool) -> str:
     """Return the labels of the node that the NodePool's requirements exclude."""
     carried = claim.metadata.labels
     excluded = [
@@ -66,7 +68,7 @@ def _excluded(claim: NodeClaim, pool: NodePool) -> str:
     return f"{', '.join(excluded)} is no longer allowed"
 
 
-def _changed(old: NodePool, new: NodePool) -> str:
+def _changed_fields(old: NodePool, new: NodePool) -> str:
     """Return the fields of the template that differ, without the requirements."""
     then, now = old.spec.template, new.spec.template
     fields = {

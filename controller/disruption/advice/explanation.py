@@ -66,7 +66,7 @@ class NodeExplanation:
     price_parts: Mapping[str, float] = field(default_factory=dict)
 
 
-def explained(
+def explain_node(
     problem: DisruptionProblem, name: str, *, expired: Callable[[], bool] = never
 ) -> NodeExplanation | None:
     """Return why a node stays or is disrupted; None if there is no node of this name."""

@@ -12,7 +12,7 @@ from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import Budget, NodePool
 from controller.apis.kubernetes import conditions
 from controller.disruption import candidates
-from controller.disruption.advice.adoption import drained
+from controller.disruption.advice.adoption import simulate_drain
 from controller.disruption.advice.course import Course
 from controller.disruption.methods.drift import has_drifted, is_static
 from controller.disruption.problem import DisruptionProblem
@@ -30,7 +30,7 @@ Deadline = Callable[[], Callable[[], bool]]
 """Starts the time limit of one solve; returns a function that returns whether it is reached."""
 
 
-def unlimited() -> Callable[[], bool]:
+def no_deadline() -> Callable[[], bool]:
     """Return a time limit that is never reached."""
     return never
 
@@ -59,7 +59,7 @@ def forecast(
     problem: DisruptionProblem,
     *,
     leaving: Collection[str] = NO_NODES,
-    deadline: Deadline = unlimited,
+    deadline: Deadline = no_deadline,
 ) -> Forecast:
     """Return the cluster once the nodes in `leaving` are replaced and nothing more is disrupted.
 
@@ -68,36 +68,36 @@ def forecast(
     temporary budgets have ended. DISRUPTION_HORIZON after the last command, Joiner decides again,
     because savings then count for longer.
     """
-    names = {*leaving, *_drifted(problem), *_deleting(problem)}
+    names = {*leaving, *_drifted_nodes(problem), *_deleting_nodes(problem)}
     later = problem.now + problem.settings.horizon
-    adopted = drained(without_waits(problem), names, expired=deadline())
+    adopted = simulate_drain(without_waits(problem), names, expired=deadline())
     result = Forecast(
         problem=adopted.problem,
         cost=0.0,
         staying=adopted.staying,
         evictions=adopted.moved,
     )
-    return _converged(_converged(result, problem.now, deadline), later, deadline)
+    return _converge(_converge(result, problem.now, deadline), later, deadline)
 
 
-def _drifted(problem: DisruptionProblem) -> list[str]:
+def _drifted_nodes(problem: DisruptionProblem) -> list[str]:
     return [
         name
-        for name, candidate in candidates.initialized(problem).items()
+        for name, candidate in candidates.initialized_nodes(problem).items()
         if has_drifted(candidate) and not is_static(candidate)
     ]
 
 
-def _deleting(problem: DisruptionProblem) -> list[str]:
+def _deleting_nodes(problem: DisruptionProblem) -> list[str]:
     return [state.name for state in problem.snapshot.nodes if state.managed and state.deleting]
 
 
-def _converged(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
+def _converge(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
     """Return the forecast after all decisions at this time, until one has no commands."""
     problem = replace(before.problem, now=now)
     course = Course(problem=problem, cost_before=0.0)
     for _ in range(MOST_STEPS):
-        decision = course.decided(deadline())
+        decision = course.decide(deadline())
         course.execute(decision)
         if not decision.commands:
             break

@@ -49,7 +49,7 @@ def describes_instances(key: str) -> bool:
     return key not in FIXED and (key == labels.INSTANCE_TYPE or "/instance-" in key)
 
 
-def written(pool: NodePool, key: str) -> str:
+def describe_requirements(pool: NodePool, key: str) -> str:
     """Return the NodePool's requirements on a label in words, such as `c, m, r`."""
     terms = [term for term in pool.spec.template.spec.requirements if term.key == key]
     name = key if describes_instances(key) else ""
@@ -80,7 +80,7 @@ def _alike(pool: NodePool, other: NodePool) -> bool:
     return pool.spec.template.spec.node_class_ref == other.spec.template.spec.node_class_ref
 
 
-def changing(name: str, change: Callable[[NodePool], NodePool]) -> Edit:
+def pool_edit(name: str, change: Callable[[NodePool], NodePool]) -> Edit:
     """Return the edit that changes one NodePool, if it is there."""
 
     def edit(pools: Pools) -> Pools:
@@ -89,7 +89,7 @@ def changing(name: str, change: Callable[[NodePool], NodePool]) -> Edit:
     return edit
 
 
-def adding(like: str, key: str, value: str) -> Edit:
+def copy_edit(like: str, key: str, value: str) -> Edit:
     """Return the edit that adds a copy of a NodePool whose nodes have one more label."""
 
     def edit(pools: Pools) -> Pools:
@@ -121,11 +121,11 @@ def without_requirement(pool: NodePool, key: str) -> NodePool:
     return _with_requirements(pool, left)
 
 
-def allowing(pool: NodePool, key: str, values: Iterable[str]) -> NodePool:
+def allow_values(pool: NodePool, key: str, values: Iterable[str]) -> NodePool:
     """Return the NodePool that also allows these values of a label."""
     more = sorted(set(values))
 
-    def widened(term: Requirement) -> Requirement | None:
+    def widen(term: Requirement) -> Requirement | None:
         if term.key != key:
             return term
         if term.operator == "In":
@@ -135,7 +135,7 @@ def allowing(pool: NodePool, key: str, values: Iterable[str]) -> NodePool:
             return msgspec.structs.replace(term, values=left) if left else None
         return None
 
-    terms = map(widened, pool.spec.template.spec.requirements)
+    terms = map(widen, pool.spec.template.spec.requirements)
     return _with_requirements(pool, [term for term in terms if term is not None])
 
 
@@ -171,12 +171,12 @@ def with_limits(pool: NodePool, limits: Quantities) -> NodePool:
     return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, limits=limits))
 
 
-def consolidating(pool: NodePool) -> NodePool:
+def with_consolidation(pool: NodePool) -> NodePool:
     """Return the NodePool with a policy that consolidates underutilized nodes, too."""
     return _with_policy(pool, consolidation_policy=CONSOLIDATES)
 
 
-def consolidating_soon(pool: NodePool) -> NodePool:
+def with_finite_consolidate_after(pool: NodePool) -> NodePool:
     """Return the NodePool with `consolidateAfter` of one minute if it was `Never`."""
     after = pool.spec.disruption.consolidate_after
     return _with_policy(pool, consolidate_after=SOON if after == NEVER else after)

@@ -24,7 +24,7 @@ from controller.disruption.advice.forecast import NEVER, Forecast, never_allows
 from controller.disruption.advice.workloads import (
     by_workload,
     is_strict,
-    selected,
+    required_labels,
     without_annotation,
     without_anti_affinity,
     without_selector,
@@ -184,7 +184,7 @@ def _protected_nodes(reading: _Reading) -> Iterator[Obstacle]:
 def _without_protection(problem: DisruptionProblem) -> DisruptionProblem:
     """Return the problem without `karpenter.sh/do-not-disrupt` on nodes."""
 
-    def unprotected(state: StateNode) -> StateNode:
+    def without_protection(state: StateNode) -> StateNode:
         if state.node is None or labels.DO_NOT_DISRUPT not in state.node.metadata.annotations:
             return state
         annotations = {
@@ -195,7 +195,7 @@ def _without_protection(problem: DisruptionProblem) -> DisruptionProblem:
         metadata = msgspec.structs.replace(state.node.metadata, annotations=annotations)
         return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
 
-    nodes = tuple(map(unprotected, problem.snapshot.nodes))
+    nodes = tuple(map(without_protection, problem.snapshot.nodes))
     return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))
 
 
@@ -231,7 +231,7 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
     asking: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
     values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for pod in reading.pods:
-        for key, chosen in selected(pod).items():
+        for key, chosen in required_labels(pod).items():
             if key != labels.OS:
                 asking[pod.metadata.namespace, key].append(pod)
                 values[pod.metadata.namespace, key].update(chosen)
@@ -240,7 +240,7 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
         selector = f"{key}={','.join(wanted)}"
         if len(wanted) == 1 and pools and not _is_offered(pools, key, wanted[0]):
             like = min(pools)
-            edit = nodepools.adding(like, key, wanted[0])
+            edit = nodepools.copy_edit(like, key, wanted[0])
             yield Obstacle(
                 kind="MissingNodePool",
                 what=f"no NodePool has the label {selector}, which {counted(len(pods), 'pod')} in "
@@ -279,7 +279,7 @@ def _is_offered(pools: Mapping[str, NodePool], key: str, value: str) -> bool:
 def _node_pools(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obstacle]:
     for name, pool in pools.items():
         for kind, what, change, changed, key in (*_requirements(pool), *_policies(pool)):
-            edit = nodepools.changing(name, changed)
+            edit = nodepools.pool_edit(name, changed)
             yield Obstacle(
                 kind=kind,
                 what=f"NodePool {name}: {what}",
@@ -300,7 +300,7 @@ _Found = tuple[str, str, str, Callable[[NodePool], NodePool], str]
 def _requirements(pool: NodePool) -> Iterator[_Found]:
     keys = dict.fromkeys(term.key for term in pool.spec.template.spec.requirements)
     for key in keys:
-        said = nodepools.written(pool, key)
+        said = nodepools.describe_requirements(pool, key)
         edit = partial(nodepools.without_requirement, key=key)
         if labels.normalized(key) == labels.CAPACITY_TYPE:
             yield "CapacityType", f"capacity types are {said}", "allow the others", edit, key
@@ -326,7 +326,7 @@ def _policies(pool: NodePool) -> Iterator[_Found]:
             "ConsolidationPolicy",
             f"consolidationPolicy {disruption.consolidation_policy}",
             f"set it to {nodepools.CONSOLIDATES}",
-            nodepools.consolidating,
+            nodepools.with_consolidation,
             "",
         )
     if disruption.consolidate_after == NEVER:
@@ -334,7 +334,7 @@ def _policies(pool: NodePool) -> Iterator[_Found]:
             "ConsolidateAfter",
             "consolidateAfter Never",
             "set it to a duration such as 1m",
-            nodepools.consolidating_soon,
+            nodepools.with_finite_consolidate_after,
             "",
         )
     if any(map(never_allows, disruption.budgets)):

@@ -111,12 +111,12 @@ def recommendations(question: Question) -> tuple[str, ...]:
         return ()
     if question.pool.spec.replicas is not None and not question.is_drifted:
         return (f"reduce spec.replicas of NodePool {state.node_pool}",)
-    needed = list(_needed(question))
+    needed = list(_needed_changes(question))
     lifted = _all(change.made for change in needed)(problem)
     texts = [change.text for change in needed]
     if _is_disrupted(question, lifted):
         return ("; and ".join(texts),) if texts else ()
-    ways = () if question.is_drifted else _sufficient(question, lifted)
+    ways = () if question.is_drifted else _sufficient_changes(question, lifted)
     found = [way.text for way in ways if _is_disrupted(question, way.made(lifted))]
     if not found and not question.is_drifted:
         way = _moving_pods_away(question)
@@ -172,14 +172,14 @@ def _all(changes: Iterator[Made]) -> Made:
 # Changes without which no other change helps.
 
 
-def _needed(question: Question) -> Iterator[Change]:
+def _needed_changes(question: Question) -> Iterator[Change]:
     """Yield the changes without which no other change helps: blocked nodes, pods and budgets."""
     state, name = question.state, question.name
     assert state.node is not None
     if state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
         yield Change(
             f"remove the annotation {labels.DO_NOT_DISRUPT} from the node",
-            lambda problem: _with_node(problem, name, _unannotated),
+            lambda problem: _with_node(problem, name, _without_annotations),
         )
     if question.held:
         yield Change(
@@ -256,7 +256,7 @@ def in_about(left: timedelta) -> str:
 # Changes that may help, each by itself.
 
 
-def _sufficient(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
+def _sufficient_changes(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
     """Yield changes of the policy, the feature gates and the prices that may each suffice."""
     if question.pool.spec.disruption.consolidation_policy == BALANCED:
         yield Change(
@@ -352,7 +352,9 @@ def _preferences(question: Question, lifted: DisruptionProblem) -> Iterator[Chan
     keys = {pod.key for pod in demanding}
 
     def at(problem: DisruptionProblem, price: float) -> DisruptionProblem:
-        return problem.with_pods(keys, lambda pod: _annotated(pod, labels.PREFERENCE_PRICE, price))
+        return problem.with_pods(
+            keys, lambda pod: _with_annotation(pod, labels.PREFERENCE_PRICE, price)
+        )
 
     most = (question.price - least - _eviction_cost(question, lifted)) / len(demanding)
     if (worth := _highest_price(question, lifted, most, at)) > 0:
@@ -402,7 +404,7 @@ def _with_node(
     return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))
 
 
-def _unannotated(state: StateNode) -> StateNode:
+def _without_annotations(state: StateNode) -> StateNode:
     assert state.node is not None
     metadata = msgspec.structs.replace(state.node.metadata, annotations={})
     return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
@@ -426,7 +428,7 @@ def _without_pods(problem: DisruptionProblem, keys: Collection[str] = ()) -> Dis
     return replace(problem, snapshot=replace(problem.snapshot, pods=pods))
 
 
-def _annotated(pod: Pod, name: str, value: float) -> Pod:
+def _with_annotation(pod: Pod, name: str, value: float) -> Pod:
     annotations = {**pod.metadata.annotations, name: str(value)}
     metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
     return msgspec.structs.replace(pod, metadata=metadata)

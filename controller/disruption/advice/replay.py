@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption.advice.adoption import named
+from controller.disruption.advice.adoption import name_nodes
 from controller.disruption.advice.forecast import Forecast
-from controller.disruption.applying import replaced
+from controller.disruption.applying import replace_nodes
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import bound
+from controller.disruption.simulation import bound_copy
 from controller.scheduling.scheduler import never, schedule
 from controller.state.pods import is_daemon, is_static
 
@@ -49,7 +49,7 @@ def at_next_recording(
         elif is_daemon(pod) or is_static(pod):
             placed += [pod] if pod.spec.node_name in ours else []
         elif former in ours:
-            placed.append(bound(pod, former))
+            placed.append(bound_copy(pod, former))
         else:
             new.append(pod)
     snapshot = replace(
@@ -68,4 +68,4 @@ def at_next_recording(
         ),
     )
     moves = {key: name for name, keys in results.existing_nodes.items() for key in keys}
-    return replaced(problem, (), named(problem, results.new_nodes), moves)
+    return replace_nodes(problem, (), name_nodes(problem, results.new_nodes), moves)

@@ -72,7 +72,7 @@ def is_strict(spread: TopologySpreadConstraint) -> bool:
     return spread.when_unsatisfiable == "DoNotSchedule"
 
 
-def selected(pod: Pod) -> Mapping[str, tuple[str, ...]]:
+def required_labels(pod: Pod) -> Mapping[str, tuple[str, ...]]:
     """Return the values that the pod requires of each node label."""
     found: dict[str, tuple[str, ...]] = {
         normalized(key): (value,) for key, value in pod.spec.node_selector.items()

@@ -53,7 +53,7 @@ def _with_own_offerings(
         carried = node.node.metadata.labels
         own.setdefault((node.pool, carried.get(labels.INSTANCE_TYPE, "")), []).append(carried)
 
-    def opened(pool: str, instance_type: InstanceType) -> InstanceType:
+    def make_available(pool: str, instance_type: InstanceType) -> InstanceType:
         running = own.get((pool, instance_type.name), [])
         if not running:
             return instance_type
@@ -64,7 +64,7 @@ def _with_own_offerings(
         return replace(instance_type, offerings=offerings)
 
     types = {
-        pool: tuple(opened(pool, instance_type) for instance_type in seen)
+        pool: tuple(make_available(pool, instance_type) for instance_type in seen)
         for pool, seen in problem.snapshot.instance_types.items()
     }
     return replace(problem, snapshot=replace(problem.snapshot, instance_types=types))

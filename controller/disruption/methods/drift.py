@@ -150,7 +150,7 @@ def _next(
         if has_tried and context.expired():
             break
         has_tried = True
-        command = replaced(
+        command = with_replacements(
             command_of(candidate, members, unit),
             simulation,
             closed=leaving - names,
@@ -208,7 +208,7 @@ def command_of(
     )
 
 
-def replaced(
+def with_replacements(
     command: Command,
     simulation: Simulation,
     *,

@@ -26,7 +26,7 @@ def overview(problem: DisruptionProblem) -> Overview:
     """Return the overview of all nodes and pods. Cost: seconds in a large cluster."""
     ours = {state.name for state in problem.snapshot.nodes if state.managed}
     return Overview(
-        context=_surveyed(problem),
+        context=_prepare_context(problem),
         unhealthy=unhealthy(problem),
         annotated=[
             pod
@@ -36,7 +36,7 @@ def overview(problem: DisruptionProblem) -> Overview:
     )
 
 
-def _surveyed(problem: DisruptionProblem) -> Context:
+def _prepare_context(problem: DisruptionProblem) -> Context:
     """Return the context of a problem, with its candidates and consumed budgets computed."""
     context = Context(problem)
     _ = context.survey, context.consumed  # read here, and not on the event loop

@@ -31,8 +31,8 @@ from controller.disruption import candidates
 from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.costs import rescheduling_cost
-from controller.disruption.gangs import restarting
-from controller.disruption.methods.drift import confirm_each, is_static, replaced
+from controller.disruption.gangs import restarting_pods
+from controller.disruption.methods.drift import confirm_each, is_static, with_replacements
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.methods.staticdrift import means_of
 from controller.disruption.problem import DisruptionProblem
@@ -153,7 +153,7 @@ def unhealthy(problem: DisruptionProblem) -> Unhealthy:
         return Unhealthy()
     due: list[tuple[Candidate, Diagnosis]] = []
     blocked: dict[str, str] = {}
-    for state, candidate in candidates.registered(problem):
+    for state, candidate in candidates.registered_nodes(problem):
         found = diagnosis(candidate.node, policies, problem.now, candidate.claim)
         if found is None:
             continue
@@ -272,7 +272,7 @@ def _next(
             blocked[candidate.name] = held_back(candidate.pool)
             kept.add(candidate.name)
             continue
-        others = restarting(candidate, context.problem)
+        others = restarting_pods(candidate, context.problem)
         command = Command(
             Reason.UNHEALTHY,
             (candidate,),
@@ -283,7 +283,9 @@ def _next(
             reboots=found.reboots,
         )
         repaired = (
-            command if found.reboots else _replaced(command, context.problem, simulation, others)
+            command
+            if found.reboots
+            else _with_replacements(command, context.problem, simulation, others)
         )
         if isinstance(repaired, Command):
             budgets.admit(repaired.candidates)
@@ -293,13 +295,13 @@ def _next(
 
 
 def _why(candidate: Candidate, found: Diagnosis, others: Sequence[Pod]) -> str:
-    text = f"node {candidate.name} is unhealthy: {_described(found.condition)}"
+    text = f"node {candidate.name} is unhealthy: {_condition_text(found.condition)}"
     if not others:
         return text
     return f"{text}; its gangs restart with {counted(len(others), 'pod')} on other nodes"
 
 
-def _replaced(
+def _with_replacements(
     command: Command,
     problem: DisruptionProblem,
     simulation: Simulation,
@@ -309,11 +311,13 @@ def _replaced(
     (candidate,) = command.candidates
     terminate_first = problem.settings.terminate_first_repair
     if not is_static(candidate):
-        dynamic = replaced(command, simulation, terminate_first=terminate_first, restarting=others)
+        dynamic = with_replacements(
+            command, simulation, terminate_first=terminate_first, restarting=others
+        )
         return dynamic or "not all pods would schedule elsewhere"
     means = means_of(problem, candidate.node_pool)
     if means.surge > 0 or (terminate_first and means.frees(candidate)):
-        return means.replacing(command, candidate)
+        return means.with_replacement(command, candidate)
     return means.why_none
 
 
@@ -321,6 +325,6 @@ def _is_initialized(candidate: Candidate) -> bool:
     return candidate.node.metadata.labels.get(labels.INITIALIZED) == "true"
 
 
-def _described(condition: Condition) -> str:
+def _condition_text(condition: Condition) -> str:
     reason = f" ({condition.reason})" if condition.reason else ""
     return f"{condition.type} is {condition.status}{reason}"

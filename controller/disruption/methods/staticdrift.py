@@ -29,7 +29,7 @@ from controller.disruption.methods.drift import (
 )
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.methods.rollout import Rollout
-from controller.disruption.offerings import awaited
+from controller.disruption.offerings import awaited_reservations
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.nodeclaims import node_from_template
 from controller.scheduling.results import NewNode
@@ -110,7 +110,7 @@ def _replace(
         command = command_of(candidate, members, unit)
         for member in members:
             rollout.begin(member)
-            command = means[member.pool].replacing(command, member)
+            command = means[member.pool].with_replacement(command, member)
             means[member.pool] = means[member.pool].after_one()
         commands.append(command)
         going |= names
@@ -166,7 +166,7 @@ class Means:
             return candidate.reservation in self.reservations
         return self.terminate_first is not None
 
-    def replacing(self, command: Command, candidate: Candidate) -> Command:
+    def with_replacement(self, command: Command, candidate: Candidate) -> Command:
         """Return the command with the replacement of one of its nodes.
 
         It has none if the node is terminated first. Then the NodePool launches the replacement,
@@ -205,7 +205,7 @@ def means_of(problem: DisruptionProblem, pool: NodePool) -> Means:
     means = replace(means, is_complete=sum(node.initialized for node in staying) >= replicas)
     if not _launchable(problem, means.replacement):
         types = problem.snapshot.instance_types.get(name, ())
-        full = awaited(types, means.replacement.requirements)
+        full = awaited_reservations(types, means.replacement.requirements)
         if not full:
             none = f"no instance type that NodePool {name} allows is available now"
             return replace(means, why_none=none)

@@ -74,7 +74,7 @@ def outcome(record: Disruption, observed: ObservedCluster) -> Outcome:
         for node in observed.nodes
         if node.claim is not None and not node.deleting
     }
-    unplanned = _unplanned(record, observed)
+    unplanned = _unplanned_costs(record, observed)
     cost = record.status.replacements_cost + sum(unplanned)
     return Outcome(
         at=observed.now,
@@ -115,7 +115,7 @@ def updated_balance(
         after_hour=_sum(balance.after_hour, _saving(now.after_hour) - _saving(before.after_hour)),
         after_day=_sum(balance.after_day, _saving(now.after_day) - _saving(before.after_day)),
         moved=balance.moved + _pods_moved(now.pods) - _pods_moved(before.pods),
-        running=balance.running + _running(now.pods) - _running(before.pods),
+        running=balance.running + _running_count(now.pods) - _running_count(before.pods),
         replacements_disrupted=(
             balance.replacements_disrupted
             + _replacements_disrupted(now.after_day)
@@ -127,7 +127,7 @@ def updated_balance(
     return msgspec.structs.replace(counted, sequence=balance.sequence + 1)
 
 
-def _unplanned(record: Disruption, observed: ObservedCluster) -> list[float]:
+def _unplanned_costs(record: Disruption, observed: ObservedCluster) -> list[float]:
     """Return the cost share, in $/h, of each unplanned node that was created soon after a decision.
 
     The share is the moved pods' part of the pods that run on the node.
@@ -189,7 +189,7 @@ def _pods_moved(moved_pods: MovedPods | None) -> int:
     return moved_pods.moved if moved_pods is not None else 0
 
 
-def _running(moved_pods: MovedPods | None) -> int:
+def _running_count(moved_pods: MovedPods | None) -> int:
     return moved_pods.running if moved_pods is not None else 0
 
 

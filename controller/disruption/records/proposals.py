@@ -80,7 +80,7 @@ def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str
         return f"spec.reason {spec.reason} is unknown"
     survey = _survey(problem, reason)
     here = {candidate.name: candidate for candidate in survey.admitted}
-    for node, claim in _named(spec):
+    for node, claim in _node_claim_pairs(spec):
         if node not in here or here[node].claim.metadata.name != claim:
             return f"node {node}: {survey.blocked.get(node, 'it is deleted or being deleted')}"
     command = _command(spec, reason, [here[name] for name in spec.nodes], problem)
@@ -109,10 +109,10 @@ def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
     gone: afterwards, the gangs restart anyway.
     """
     reason = _reason(spec)
-    here = {candidate.name: candidate for _, candidate in candidates.registered(problem)}
+    here = {candidate.name: candidate for _, candidate in candidates.registered_nodes(problem)}
     left = [
         here[node]
-        for node, claim in _named(spec)
+        for node, claim in _node_claim_pairs(spec)
         if node in here and here[node].claim.metadata.name == claim and here[node].is_marked
     ]
     if reason is None or not left:
@@ -125,7 +125,7 @@ def _reason(spec: DisruptionSpec) -> Reason | None:
     return next((known for known in Reason if known.value == spec.reason), None)
 
 
-def _named(spec: DisruptionSpec) -> Iterable[tuple[str, str]]:
+def _node_claim_pairs(spec: DisruptionSpec) -> Iterable[tuple[str, str]]:
     return zip(spec.nodes, spec.node_claims, strict=False)
 
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from controller.apis.labels import NODEPOOL
-from controller.disruption.advice.adoption import outside, translated
+from controller.disruption.advice.adoption import outside, translate_labels
 from controller.disruption.advice.advising import Question, Report, advise
-from controller.disruption.advice.drifting import drifting
+from controller.disruption.advice.drifting import drifting_nodes
 from controller.disruption.advice.forecast import Deadline, Forecast
 from controller.disruption.advice.replay import at_next_recording
 from controller.disruption.problem import DisruptionProblem
@@ -190,7 +190,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 def _question(world: World, chosen: argparse.Namespace, now: datetime | None = None) -> Question:
     """Return the input of the advice for a world; raises `CommandError` if prices are missing."""
     at = now or chosen.now or datetime.now(UTC)
-    problem = translated(problem_of(world, now=at, with_eviction_cost=True))
+    problem = translate_labels(problem_of(world, now=at, with_eviction_cost=True))
     if not any(problem.snapshot.instance_types.values()):
         raise CommandError(
             "the recorded world has no instance types, so there are no prices: run `joiner record` "
@@ -215,7 +215,7 @@ def _print_pull_request(
 ) -> int:
     changed = manifests.read_folder(chosen.diff)
     after = _question(source.world([*pools, *changed]), chosen)
-    nodes = drifting(after.problem, before.problem.node_pools)
+    nodes = drifting_nodes(after.problem, before.problem.node_pools)
     moving = frozenset(node.node for node in nodes if not node.is_static)
     with _progress() as tell:
         tell("before the change", 0, 2)

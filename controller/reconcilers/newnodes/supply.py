@@ -15,7 +15,7 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
 from controller.constraints.requirements import minimum_values, read
-from controller.disruption.offerings import awaited
+from controller.disruption.offerings import awaited_reservations
 from controller.scheduling.catalog.offerings import template
 from controller.state.cluster import Cluster
 
@@ -87,7 +87,7 @@ def unavailable(pool: NodePool, types: Sequence[InstanceType]) -> str:
             o.available and offers(o, described.requirements) for o in instance_type.offerings
         ):
             return ""
-    full = ", ".join(sorted(awaited(types, described.terms)))
+    full = ", ".join(sorted(awaited_reservations(types, described.terms)))
     detail = f"capacity reservation {full} is full" if full else "all offerings are unavailable"
     return f"{NO_COMPATIBLE}: {unmet(pool, types) or detail}"
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from controller.disruption.applying import launched
+from controller.disruption.applying import launched_node
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate
 from controller.disruption.costs import HOUR
@@ -69,7 +69,7 @@ def _part(evaluator: Evaluator, planned: ConfirmedPlan, going: frozenset[str]) -
     """Return the groups that save more than they cost if only these nodes are disrupted."""
     while going:
         result = evaluator.simulation.carried_out(going, planned.destinations)
-        good = evaluator.approved(result) if result is not None else []
+        good = evaluator.approved_groups(result) if result is not None else []
         left = names_of(good)
         if left == going:
             return good
@@ -124,7 +124,7 @@ def _first(
         return None  # this is the whole group, not an instalment
     problem = evaluator.problem
     pool, types = problem.node_pools[new.node_pool], problem.snapshot.instance_types
-    replacement = launched("replacement", new, pool, types[new.node_pool], problem.now)
+    replacement = launched_node("replacement", new, pool, types[new.node_pool], problem.now)
     while going:
         result = evaluator.simulation.moved_to_one(
             replacement, {one.name for one in going}, destinations

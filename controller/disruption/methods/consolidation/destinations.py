@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.disruption.budgets import allowed, consumption
-from controller.disruption.candidates import unprotected
+from controller.disruption.budgets import allowed_disruptions, consumption
+from controller.disruption.candidates import unblocked_nodes
 from controller.disruption.commands import Reason
 from controller.disruption.methods.emptiness import is_removed_once_empty
 from controller.disruption.model import ClusterModel
@@ -47,11 +47,11 @@ def with_lasting_destinations(
     open_pools = {
         name
         for name, pool in problem.node_pools.items()
-        if allowed(pool, Reason.EMPTY, nodes=total[name], consuming=0, now=problem.now)
+        if allowed_disruptions(pool, Reason.EMPTY, nodes=total[name], consuming=0, now=problem.now)
     }
     fleeting = {
         candidate.name
-        for candidate in unprotected(problem)
+        for candidate in unblocked_nodes(problem)
         if candidate.name not in lasting_on
         and is_removed_once_empty(candidate)
         and candidate.pool in open_pools

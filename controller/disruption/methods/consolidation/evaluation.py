@@ -87,7 +87,9 @@ class Evaluator:
         )
 
     @classmethod
-    def conceding(cls, conceded: PreferencePrices, expired: Callable[[], bool]) -> Evaluator:
+    def without_preferences(
+        cls, conceded: PreferencePrices, expired: Callable[[], bool]
+    ) -> Evaluator:
         """Return the evaluator of the cluster in which pods give up their preferences.
 
         `expired` returns true when the time limit is reached.
@@ -107,7 +109,7 @@ class Evaluator:
         """Return the saving of a group minus the cost of its evictions, in $/h."""
         return group.saving - sum(self.costs[name] for name in group.names)
 
-    def allowed(self, group: Group) -> Group | None:
+    def allowed_group(self, group: Group) -> Group | None:
         """Return the group with replacements that cost less than its nodes, whatever EC2 launches.
 
         None if there are no such replacements, or if Balanced does not approve.
@@ -118,9 +120,9 @@ class Evaluator:
         priced = replace(group, replacements=replacements)
         return priced if self.balance.approves(priced) else None
 
-    def approved(self, result: SimulationResult) -> list[Group]:
+    def approved_groups(self, result: SimulationResult) -> list[Group]:
         """Return the groups of a simulation result that save more than they cost, best first."""
-        allowed = filter(None, map(self.allowed, groups(result)))
+        allowed = filter(None, map(self.allowed_group, groups(result)))
         return sorted((one for one in allowed if self.net(one) > NEGLIGIBLE), key=self.rank)
 
     def eviction_cost_rank(self, candidate: Candidate) -> tuple[float, str]:
@@ -135,16 +137,18 @@ class Evaluator:
         moved = sum(self.disturbance[name] for name in group.names)
         return group.saving / max(moved, NEGLIGIBLE)
 
-    def emptied(self, leaving: Collection[str]) -> Plan | None:
+    def plan_without(self, leaving: Collection[str]) -> Plan | None:
         """Return the plan in which these nodes are empty; None without `model`."""
-        return None if self.model is None else _emptied(self.model, leaving)
+        return None if self.model is None else _plan_without(self.model, leaving)
 
-    def emptied_beside(self, new: Sequence[StateNode], leaving: Collection[str]) -> Plan | None:
-        """Return the plan of `emptied` with these new nodes added; None if there are no arrays."""
+    def plan_with_new_nodes(
+        self, new: Sequence[StateNode], leaving: Collection[str]
+    ) -> Plan | None:
+        """Return the plan of `plan_without` with these new nodes added; None without arrays."""
         if not new or self.model is None:
-            return self.emptied(leaving)
+            return self.plan_without(leaving)
         model = with_lasting_destinations(self.problem, self.simulation, self.candidates, new=new)
-        return None if model is None else _emptied(model, leaving)
+        return None if model is None else _plan_without(model, leaving)
 
     def command(self, group: Group) -> Command:
         """Return the command that executes a group that is allowed."""
@@ -152,7 +156,7 @@ class Evaluator:
         conceding, leaving = 0, group.leaving
         if self.conceded is not None:
             conceding = sum(map(self.conceded.number, leaving))
-            leaving = self.conceded.restored(leaving)
+            leaving = self.conceded.restore(leaving)
         return Command(
             REASON,
             leaving,
@@ -170,7 +174,7 @@ def _always() -> bool:
     return True
 
 
-def _emptied(model: ClusterModel, leaving: Collection[str]) -> Plan:
+def _plan_without(model: ClusterModel, leaving: Collection[str]) -> Plan:
     nodes, resources = model.capacity.shape
     plan = Plan(model, np.zeros(nodes), np.zeros((nodes, resources)))
     plan.empty(leaving)

@@ -32,7 +32,7 @@ from controller.disruption.methods.consolidation.sequencing import best_as_bound
 from controller.disruption.methods.consolidation.staying import NOT_CHEAPER_FOR_SURE, NOWHERE
 from controller.disruption.methods.consolidation.validation import is_unchanged
 from controller.disruption.methods.method import Context, Proposal
-from controller.disruption.simulation import Group, destinations_of, groups, joined
+from controller.disruption.simulation import Group, destinations_of, groups, join_groups
 
 UNBALANCED = (
     "Rejected by the Balanced policy: the share of the NodePool's cost that it saves is too small "
@@ -93,7 +93,7 @@ class GangConsolidation:
                 blocked |= dict.fromkeys(one.unit.nodes, LATER if commands else NOT_EVALUATED)
                 continue
             tried += 1
-            group = _moved(evaluator, one, verdicts)
+            group = _evaluate_unit(evaluator, one, verdicts)
             if isinstance(group, str):
                 blocked |= dict.fromkeys(one.unit.nodes, group)
             elif (short := kept_by_budgets(one.nodes, one.unit, budgets)) is not None:
@@ -137,7 +137,7 @@ def _decided_again(
     """Return the command as it is decided now, or why it is no longer valid."""
     if why_not := _obstacles(context, one):
         return min(why_not.values())
-    group = _moved(evaluator, one, [])
+    group = _evaluate_unit(evaluator, one, [])
     if isinstance(group, str):
         return group
     return _command(evaluator, one.unit, group) if _is_as_planned(command, group) else CHANGED
@@ -204,7 +204,7 @@ def _does_not_pay(evaluator: Evaluator, one: _Members, saving: float) -> str:
     )
 
 
-def _moved(evaluator: Evaluator, one: _Members, verdicts: list[Verdict]) -> Group | str:
+def _evaluate_unit(evaluator: Evaluator, one: _Members, verdicts: list[Verdict]) -> Group | str:
     """Return the unit as a group with its replacements, or why it does not pay.
 
     Adds the verdicts of the consolidation policies to `verdicts`.
@@ -212,7 +212,7 @@ def _moved(evaluator: Evaluator, one: _Members, verdicts: list[Verdict]) -> Grou
     result = evaluator.simulation.without(one.unit.nodes)
     if result is None:
         return NOWHERE
-    whole = joined(groups(result))
+    whole = join_groups(groups(result))
     if whole.saving <= NEGLIGIBLE:
         return (
             f"Can't replace with cheaper nodes: {counted(len(one.nodes), 'node')} of "
@@ -220,7 +220,7 @@ def _moved(evaluator: Evaluator, one: _Members, verdicts: list[Verdict]) -> Grou
             f"capacity elsewhere costs {whole.cost:.4f} $/h"
         )
     verdicts += evaluator.balance.verdicts(whole)
-    allowed = evaluator.allowed(whole)
+    allowed = evaluator.allowed_group(whole)
     if allowed is None:
         rejected = not evaluator.balance.approves(whole)
         return UNBALANCED if rejected else NOT_CHEAPER_FOR_SURE

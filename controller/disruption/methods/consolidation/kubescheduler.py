@@ -14,7 +14,7 @@ import numpy as np
 
 from controller.apis.kubernetes.pods import Pod
 from controller.constraints.resources import CPU, MEMORY
-from controller.disruption.applying import applied
+from controller.disruption.applying import apply_commands
 from controller.disruption.commands import Candidate, Command
 from controller.disruption.methods.consolidation.plan import Plan
 from controller.disruption.model import ClusterModel, read_model
@@ -45,7 +45,7 @@ def cost_of_left_over(
         for number, command in enumerate(ordered)
     ]
     born = {name for _, names in named for name in names}
-    after = applied(problem, named)
+    after = apply_commands(problem, named)
     moved = frozenset(pod.key for pods, _ in leaving for pod in pods)
     destinations = _destinations(after, moved)
     model = read_model(
@@ -59,7 +59,7 @@ def cost_of_left_over(
     backwards = drains[::-1]
     backwards.sort(key=lambda one: one[1])
     guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
-    orders = [_evicted(order, guards) for order in (drains, backwards)]
+    orders = [_eviction_order(order, guards) for order in (drains, backwards)]
     costs = [_bound_one_by_one(model, order, born, capacity) for order in orders]
     return sum(costs) / len(orders)
 
@@ -99,7 +99,7 @@ def _largest_first(pods: Sequence[Pod], model: ClusterModel, capacity: Matrix) -
     return sorted(pods, key=share, reverse=True)
 
 
-def _evicted(
+def _eviction_order(
     drains: Sequence[tuple[list[Pod], bool]], guards: EvictionGuards
 ) -> list[tuple[Pod, bool]]:
     """Return the pods of drains in the order of their evictions.

@@ -144,7 +144,7 @@ def _propose(
     evaluators = [Evaluator(problem, open_, simulation, expired)]
     conceded = preference_prices(problem, open_)
     if conceded is not None:
-        evaluators.append(Evaluator.conceding(conceded, expired))
+        evaluators.append(Evaluator.without_preferences(conceded, expired))
     plans, planned, approved = first_within(budgets, [Plans.of(each) for each in evaluators])
     evaluator, staying = plans.evaluator, Staying(plans.evaluator, plans.estimate)
     names = names_of(approved)
@@ -207,7 +207,7 @@ def _validate(
     going = [open_[name] for command in left for name in sorted(command.whole.names)]
     conceded = preference_prices(problem, going)
     if conceded is not None and any(command.conceding for command in left):
-        evaluator = Evaluator.conceding(conceded, expired)
+        evaluator = Evaluator.without_preferences(conceded, expired)
     else:
         evaluator = Evaluator(problem, going, simulation, expired)
     while left:

@@ -229,7 +229,7 @@ class Plan:
             return self._place_among(number, count, alone)
         if not (model.takes[node] and model.allowed[node, number]):
             return count
-        taken = min(count, int(self._fitting(number, alone)[0]))
+        taken = min(count, int(self._fitting_counts(number, alone)[0]))
         if taken:
             self._put(node, number, taken)
         return count - taken
@@ -243,7 +243,7 @@ class Plan:
     def open_to(self, number: int, among: Mask) -> Indices:
         """Return the indices of the nodes in `among` that can take a pod of class `number`."""
         nodes = np.flatnonzero(among & self.model.takes & self.model.allowed[:, number])
-        nodes = nodes[self._fitting(number, nodes) > 0]
+        nodes = nodes[self._fitting_counts(number, nodes) > 0]
         if self.model.rules[number] and len(nodes):
             nodes = nodes[self._most(number, nodes)[0] > 0]
         return nodes
@@ -386,7 +386,7 @@ class Plan:
             return count
         nodes = nodes[model.takes[nodes] & model.allowed[nodes, number]]
         while count:
-            many = self._fitting(number, nodes)
+            many = self._fitting_counts(number, nodes)
             some = np.flatnonzero(many)
             nodes, many = nodes[some], many[some]
             at_once = count
@@ -432,7 +432,7 @@ class Plan:
         enough = int(np.searchsorted(np.cumsum(many[order]), count)) + 1
         return [int(index) for index in order[:enough]]
 
-    def _fitting(self, number: int, nodes: Indices) -> Indices:
+    def _fitting_counts(self, number: int, nodes: Indices) -> Indices:
         """Return the number of pods of a class that fit into each node's remaining capacity."""
         free, size = self.free[nodes], self.model.sizes[number].tolist()
         many = np.full(len(nodes), float(ENDLESS))
@@ -467,12 +467,12 @@ class Plan:
                 here = self.present[np.ix_(nodes, rule.members)].sum(axis=1)
                 most = np.minimum(most, further(rule.group, rule.counted[nodes] + here, own=own))
                 continue
-            most = np.minimum(most, _on_nodes(self._admitted(rule, own), rule.domain[nodes]))
+            most = np.minimum(most, _on_nodes(self._admitted_counts(rule, own), rule.domain[nodes]))
         for rule in rules.repelling:
             most[_on_nodes(rule.owner_population(self.present), rule.domain[nodes]) > 0] = 0
         return most, at_once
 
-    def _admitted(self, rule: Rule, own: bool) -> Indices:
+    def _admitted_counts(self, rule: Rule, own: bool) -> Indices:
         """Return the number of further pods each domain admits under a rule in their spec.
 
         `own`: whether the rule counts the pods themselves.

@@ -17,8 +17,8 @@ from controller.disruption.methods.consolidation.evaluation import (
     MANY_NODES,
     Evaluator,
 )
-from controller.disruption.methods.consolidation.relaxation import RelaxedPlan, relaxed
-from controller.disruption.methods.consolidation.search import promises, searched
+from controller.disruption.methods.consolidation.relaxation import RelaxedPlan, solve_relaxation
+from controller.disruption.methods.consolidation.search import promises, search_plan
 from controller.disruption.methods.consolidation.sequencing import best_as_bound
 from controller.disruption.model import ClusterModel
 from controller.disruption.simulation import Group, destinations_of, names_of
@@ -67,7 +67,7 @@ class ClusterEstimate:
         evictions = np.array([evaluator.costs.get(name, 0.0) for name in model.names])
         worth_new = np.where(_buyable(evaluator, model), model.worth_new, np.inf)
         freest = replace(model, worth_new=worth_new)
-        return cls(freest, evictions, relaxed(freest, evictions))
+        return cls(freest, evictions, solve_relaxation(freest, evictions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,11 @@ def alone(evaluator: Evaluator, names: Iterable[str]) -> ConfirmedPlan:
     )
     for name in ranked[:ENGINE_TRIES]:
         result = None if evaluator.expired() else evaluator.simulation.without({name})
-        good = best_as_bound(evaluator, evaluator.approved(result)) if result is not None else []
+        good = (
+            best_as_bound(evaluator, evaluator.approved_groups(result))
+            if result is not None
+            else []
+        )
         if good and result is not None:
             destinations = destinations_of(result.results.existing_nodes)
             return ConfirmedPlan(tuple(good), destinations, result.saving, is_proven=True)
@@ -128,19 +132,19 @@ def _best_first(evaluator: Evaluator, estimate: ClusterEstimate) -> list[Confirm
     for way in reversed(ways) if is_large else ways:
         if not promises(freest, relaxation) or (is_large and any(p.groups for p in plans)):
             break
-        own = relaxation if way is freest else relaxed(way, estimate.evictions)
-        plans.append(_confirmed(evaluator, way, estimate.evictions, own))
+        own = relaxation if way is freest else solve_relaxation(way, estimate.evictions)
+        plans.append(_confirmed_plan(evaluator, way, estimate.evictions, own))
     plans.sort(key=lambda plan: -plan.gain)
     if not any(plan.groups for plan in plans):
         return [_by_engine(evaluator, freest)]
     return plans
 
 
-def _confirmed(
+def _confirmed_plan(
     evaluator: Evaluator, model: ClusterModel, evictions: Vector, relaxation: RelaxedPlan
 ) -> ConfirmedPlan:
     """Return the best plan by the arrays, as far as the engine confirms it."""
-    plan = searched(model, evictions, relaxation, expired=evaluator.expired)
+    plan = search_plan(model, evictions, relaxation, expired=evaluator.expired)
     going = np.flatnonzero(plan.leaving).tolist()
     names = frozenset(model.names[index] for index in going)
     destinations = plan.destinations(last=_spot_nodes(evaluator, model))
@@ -153,7 +157,7 @@ def _confirmed(
             name for name in names for pod in candidates[name].moving if pod.key not in destinations
         )
         result = evaluator.simulation.carried_out(names - stay, destinations)
-    good = evaluator.approved(result) if result is not None else []
+    good = evaluator.approved_groups(result) if result is not None else []
     return ConfirmedPlan(tuple(good), destinations, sum(map(evaluator.net, good)))
 
 

@@ -39,7 +39,7 @@ class PreferencePrices:
         """Return the price of the preferences that the pods of a node give up, in $/h."""
         return sum(self.prices.get(pod.key, 0.0) for pod in candidate.moving)
 
-    def restored(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    def restore(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
         """Return the candidates with their original pods."""
         return tuple(self.originals[candidate.name] for candidate in candidates)
 
@@ -107,14 +107,14 @@ def without_preferences(pod: Pod) -> Pod:
         for spread in spec.topology_spread_constraints
         if spread.when_unsatisfiable != SCHEDULE_ANYWAY
     ]
-    affinity = None if spec.affinity is None else _needed(spec.affinity)
+    affinity = None if spec.affinity is None else _without_preferences(spec.affinity)
     if affinity == spec.affinity and len(spreads) == len(spec.topology_spread_constraints):
         return pod
     spec = structs.replace(spec, affinity=affinity, topology_spread_constraints=spreads)
     return structs.replace(pod, spec=spec)
 
 
-def _needed(affinity: Affinity) -> Affinity:
+def _without_preferences(affinity: Affinity) -> Affinity:
     fields = ("node_affinity", "pod_affinity", "pod_anti_affinity")
     return structs.replace(
         affinity,

@@ -65,7 +65,7 @@ class RelaxedPlan:
     bound: float
 
 
-def relaxed(model: ClusterModel, evictions: Vector) -> RelaxedPlan:
+def solve_relaxation(model: ClusterModel, evictions: Vector) -> RelaxedPlan:
     """Solve the program; `evictions` (nodes) is the cost of emptying each node, in $/h."""
     return _Program(model, evictions).solution()
 

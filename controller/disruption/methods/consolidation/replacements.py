@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from controller.apis import labels
 from controller.constraints.requirements import minimum_values, read
-from controller.disruption.offerings import capped
+from controller.disruption.offerings import cap_price
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Group
 from controller.scheduling.results import NewNode
@@ -29,7 +29,7 @@ def affordable(group: Group, problem: DisruptionProblem) -> tuple[NewNode, ...] 
         # Multiply in this order: with a single new node the limit is exactly the price of the
         # removed nodes.
         below = node.price / group.cost * group.price if node.price else group.price
-        cheaper = capped(node, below=below, types=types, pool=pool)
+        cheaper = cap_price(node, below=below, types=types, pool=pool)
         if cheaper is None:
             return None
         replacements.append(cheaper)

@@ -80,7 +80,7 @@ def promises(model: ClusterModel, relaxation: RelaxedPlan) -> bool:
     return float(model.price[model.candidate].sum()) - relaxation.bound >= GAIN
 
 
-def searched(
+def search_plan(
     model: ClusterModel,
     evictions: Vector,
     relaxation: RelaxedPlan,

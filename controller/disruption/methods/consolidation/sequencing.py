@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from controller.disruption.applying import launched
+from controller.disruption.applying import launched_node
 from controller.disruption.methods.consolidation.evaluation import (
     ENGINE_TRIES,
     MANY_NODES,
@@ -18,7 +18,7 @@ from controller.disruption.methods.consolidation.evaluation import (
 )
 from controller.disruption.methods.consolidation.kubescheduler import cost_of_left_over
 from controller.disruption.methods.consolidation.plan import Plan
-from controller.disruption.simulation import NO_NODES, Group, destinations_of, joined, names_of
+from controller.disruption.simulation import NO_NODES, Group, destinations_of, join_groups, names_of
 from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode
 
@@ -38,7 +38,7 @@ def executable(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
         there = list(_bought_together(evaluator, left))
         new = _new_nodes(evaluator, there)
         for empty in (names_of(there), NO_NODES):
-            plan = evaluator.emptied_beside(new, empty)
+            plan = evaluator.plan_with_new_nodes(new, empty)
             if plan is None:
                 return left
             there = list(_one_by_one(evaluator, plan, there))
@@ -59,7 +59,7 @@ def _bought_together(evaluator: Evaluator, approved: Sequence[Group]) -> Sequenc
         key: node for group in approved for key, node in destinations_of(group.moves).items()
     }
     result = simulation.carried_out(names_of(approved), destinations)
-    return evaluator.approved(result) if result is not None else []
+    return evaluator.approved_groups(result) if result is not None else []
 
 
 def _have_topology_rules(evaluator: Evaluator, approved: Sequence[Group]) -> bool:
@@ -74,7 +74,7 @@ def _new_nodes(evaluator: Evaluator, approved: Sequence[Group]) -> list[StateNod
         return []
     problem = evaluator.problem
     return [
-        launched(
+        launched_node(
             _name(new),
             new,
             problem.node_pools[new.node_pool],
@@ -117,7 +117,7 @@ def _one_by_one(evaluator: Evaluator, plan: Plan, approved: Sequence[Group]) -> 
             together = _only_together(evaluator, plan, waiting)
             if together is None:
                 return
-            allowed = evaluator.allowed(together)
+            allowed = evaluator.allowed_group(together)
             if allowed is not None and _try_to_empty(plan, allowed):
                 yield allowed
             late = [group for group in waiting if not group.names <= together.names]
@@ -149,7 +149,7 @@ def _only_together(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -
     The result has as few groups as possible, and prefers the best ones.
     """
     some = list(waiting[:ENGINE_TRIES])
-    while without_destination := _without_destination(plan, joined(some)):
+    while without_destination := _without_destination(plan, join_groups(some)):
         some = [
             group
             for group in some
@@ -161,9 +161,9 @@ def _only_together(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -
         return None
     for group in some[::-1]:
         fewer = [other for other in some if other is not group]
-        if fewer and not _without_destination(plan, joined(fewer)):
+        if fewer and not _without_destination(plan, join_groups(fewer)):
             some = fewer
-    return joined(some)
+    return join_groups(some)
 
 
 def best_as_bound(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:

@@ -13,7 +13,7 @@ from controller.disruption.commands import Command
 from controller.disruption.methods.consolidation.evaluation import Evaluator
 from controller.disruption.methods.consolidation.plan import Plan
 from controller.disruption.methods.consolidation.replacements import is_like
-from controller.disruption.simulation import Group, destinations_of, joined, names_of
+from controller.disruption.simulation import Group, destinations_of, join_groups, names_of
 
 
 def still_valid(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozenset[str], Command]:
@@ -30,7 +30,7 @@ def still_valid(evaluator: Evaluator, commands: Sequence[Command]) -> dict[froze
         for key, node in destinations_of(command.whole.moves).items()
     }
     same = [command for command in commands if is_unchanged(evaluator, command.whole)]
-    plan = evaluator.emptied({name for command in commands for name in command.whole.names})
+    plan = evaluator.plan_without({name for command in commands for name in command.whole.names})
     there = [command for command in same if _still_fits(command.whole, plan)]
     names = frozenset(name for command in there for name in command.whole.names)
     result = evaluator.simulation.carried_out(names, destinations) if names else None
@@ -41,12 +41,12 @@ def still_valid(evaluator: Evaluator, commands: Sequence[Command]) -> dict[froze
             return {}
     if result is None:
         return {}
-    group_of = {name: group for group in evaluator.approved(result) for name in group.names}
+    group_of = {name: group for group in evaluator.approved_groups(result) for name in group.names}
     fresh = {}
     for command in there:
         group = _group_of_nodes(evaluator, group_of, command.whole.names)
         if group is not None and is_like(command.whole.replacements, group.replacements):
-            fresh[command.names] = _updated(evaluator, command, group)
+            fresh[command.names] = _update_command(evaluator, command, group)
     return fresh
 
 
@@ -85,10 +85,10 @@ def _group_of_nodes(
         return None
     if len(parts) == 1:
         return next(iter(parts.values()))
-    return evaluator.allowed(joined(list(parts.values())))
+    return evaluator.allowed_group(join_groups(list(parts.values())))
 
 
-def _updated(evaluator: Evaluator, command: Command, group: Group) -> Command:
+def _update_command(evaluator: Evaluator, command: Command, group: Group) -> Command:
     """Return the command updated to its group as it is now.
 
     The group of an instalment is that of the whole command.
