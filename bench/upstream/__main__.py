@@ -102,7 +102,8 @@ class Run:
 def _region(number: int, generation: int, source: Source) -> Iterator[Region]:
     """Start a region with the stack deployed: no NodePools, one replica, the suites' settings."""
     name = f"joiner-upstream-{os.getpid()}-{number}-{generation}"
-    with running_region(Path(tempfile.gettempdir()) / name) as region:
+    place = Path(tempfile.gettempdir()) / name
+    with running_region(place, system_node_count=source.system_node_count) as region:
         settings = {k: v for k, v in region.settings.items() if k != "nodePools"}
         region.engine.up(
             "upstream",

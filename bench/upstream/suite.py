@@ -54,6 +54,9 @@ class Source:
     takes_manifests: bool
     """Whether the suites take their NodePool, node class and node conditions as flags."""
 
+    system_node_count: int = 2
+    """The number of nodes that exist from the start, each in another zone."""
+
 
 CORE = Source(
     name="karpenter-suites",
@@ -94,6 +97,8 @@ PROVIDER = Source(
         "oidcProvider": "existing",
     },
     takes_manifests=False,
+    # Specs of zonal shifts need a node in each zone, also in the one without traffic.
+    system_node_count=3,
 )
 """The suites of Karpenter's AWS provider of which any spec runs without real instances.
 

@@ -187,6 +187,9 @@ class Testbed:
     join_delay_seconds: float = 1.0
     """Seconds from a running instance to its Node; 20 to 40 in AWS."""
 
+    system_node_count: int = 2
+    """The number of system nodes, at most three: the first is in zone a, the second in zone b."""
+
     until: Part = Part.KUBELETS
     progress: Progress = SILENCE
     cluster: Cluster = field(init=False)
@@ -313,6 +316,7 @@ class Testbed:
             checkout=CHECKOUT,
             cluster_name=self.cluster_name,
             region=self.region,
+            node_count=self.system_node_count,
         )
         self._start("system nodes", workloads)
 

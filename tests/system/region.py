@@ -111,14 +111,20 @@ class Region:
 
 
 @contextmanager
-def running_region(place: Path, *, has_eks_cluster: bool = True) -> Iterator[Region]:
+def running_region(
+    place: Path, *, has_eks_cluster: bool = True, system_node_count: int = 2
+) -> Iterator[Region]:
     """Start a region in a new directory `place`, and remove all of it at the end.
 
     Without an EKS cluster the account is empty, and the stack creates the cluster. The region's
     control plane then serves as that cluster.
     """
     with owned.temporary_directory(place) as directory:
-        with Testbed(directory=directory / "testbed", has_eks_cluster=has_eks_cluster) as testbed:
+        with Testbed(
+            directory=directory / "testbed",
+            has_eks_cluster=has_eks_cluster,
+            system_node_count=system_node_count,
+        ) as testbed:
             said: list[str] = []
             engine = PulumiEngine(
                 directory=directory / "pulumi",
