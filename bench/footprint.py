@@ -162,13 +162,19 @@ class Replica:
         """Solve a provisioning and a disruption problem, each in its process, on new snapshots."""
         limit = timedelta(seconds=30)
         began = time.perf_counter()
-        solve = TimedSolve(WorldSolver(self.solver), Settings(), limit)
+        spreads = DefaultSpreads((), Cluster())
+        solve = TimedSolve(
+            solver=WorldSolver(self.solver),
+            spreads=spreads,
+            settings=Settings(),
+            time_limit=limit,
+        )
         results = await solve(pending_pods(), await self.snapshot())
         assert not results.unschedulable
         self.seconds.append(time.perf_counter() - began)
         engine = TimedEngine(
             solver=WorldSolver(self.judging),
-            spreads=DefaultSpreads((), Cluster()),
+            spreads=spreads,
             scheduling=Settings(),
             settings=DisruptionSettings(),
             time_limit=timedelta(seconds=5),

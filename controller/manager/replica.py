@@ -35,7 +35,6 @@ from controller.manager.leadership import Leadership
 from controller.manager.observation import ObservingAssembly
 from controller.manager.solver.solving import (
     SolverProcess,
-    SpreadingSolve,
     TimedEngine,
     TimedSolve,
     WorldSolver,
@@ -175,9 +174,13 @@ class Replica:
             self._access, qps=qps, burst=burst, user_agent=agent, observer=self._metrics.requested
         )
 
-    def _solve(self, solver: SolverProcess) -> SpreadingSolve:
-        timed = TimedSolve(WorldSolver(solver), self._scheduling(), self._options.solve_time_limit)
-        return SpreadingSolve(timed, self._spreads)
+    def _solve(self, solver: SolverProcess) -> TimedSolve:
+        return TimedSolve(
+            solver=WorldSolver(solver),
+            spreads=self._spreads,
+            settings=self._scheduling(),
+            time_limit=self._options.solve_time_limit,
+        )
 
     def _engine(self, solver: SolverProcess) -> TimedEngine:
         options = self._options
@@ -199,7 +202,7 @@ class Replica:
         )
 
     def _assembled(
-        self, api: ApiServer, cloud: RunningCloud, solve: SpreadingSolve, engine: TimedEngine
+        self, api: ApiServer, cloud: RunningCloud, solve: TimedSolve, engine: TimedEngine
     ) -> Assembly | ObservingAssembly:
         """Return the reconcilers, or in mode Observe the observers, with their ports."""
         options = self._options
@@ -220,7 +223,7 @@ class Replica:
         return Assembly(ports, options, ca_bundle=options.cluster_ca_bundle or ca)
 
     async def _lead(
-        self, api: ApiServer, solve: SpreadingSolve, assembly: Assembly | ObservingAssembly
+        self, api: ApiServer, solve: TimedSolve, assembly: Assembly | ObservingAssembly
     ) -> None:
         """Wait for the Lease and act while holding it; act at once if leader election is off."""
         options, name = self._options, self._options.leader_election_name

@@ -33,7 +33,7 @@ from controller.aws.provider import AWSCloudProvider
 from controller.kube import decoding, watching
 from controller.manager.cloud.metered import MeteredCloud
 from controller.manager.cloud.overlaid import OverlaidCloud
-from controller.manager.solver.solving import SpreadingSolve, TimedSolve, WorldSolver
+from controller.manager.solver.solving import TimedSolve, WorldSolver
 from controller.manager.watches import Watches
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
@@ -194,11 +194,14 @@ class Scenario:
         world.ports = dataclasses.replace(
             world.ports, cloud=MeteredCloud(cloud, world.metrics, Market())
         )
-        solver = WorldSolver(SameProcess())  # type: ignore[arg-type]
-        solve = TimedSolve(solver, Settings(), timedelta(seconds=10))
         self.provisioner = Provisioner(
             ports=world.ports,
-            solve=SpreadingSolve(solve, DefaultSpreads((), world.cluster)),
+            solve=TimedSolve(
+                solver=WorldSolver(SameProcess()),  # type: ignore[arg-type]
+                spreads=DefaultSpreads((), world.cluster),
+                settings=Settings(),
+                time_limit=timedelta(seconds=10),
+            ),
             batch_window=BatchWindow(SHORT, SHORT),
             nomination=timedelta(seconds=20),
             registration_backoff=RegistrationBackoff(world.ports, world.registrations),

@@ -86,13 +86,22 @@ async def test_the_event_loop_is_not_blocked_by_a_solve(
     assert await solving == "through"
 
 
+def timed(solver: SolverProcess, *, seconds: float = 30.0) -> TimedSolve:
+    return TimedSolve(
+        solver=WorldSolver(solver),
+        spreads=DefaultSpreads((), Cluster()),
+        settings=Settings(),
+        time_limit=timedelta(seconds=seconds),
+    )
+
+
 @pytest.mark.process
 async def test_the_solver_process_gives_the_same_answer(solver: SolverProcess) -> None:
     pod = make_pod("web")
     pool = make_nodepool()
     types = {pool.metadata.name: (make_instance_type("m5.large"),)}
     snapshot = Snapshot(node_pools=(pool,), instance_types=types)
-    solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=30))
+    solve = timed(solver)
     await solve.warm_up()
     answer = await solve([pod], snapshot)
     assert answer == schedule([pod], snapshot=snapshot)
@@ -226,7 +235,7 @@ async def test_a_solve_beyond_its_time_limit_is_stopped_soon(
 ) -> None:
     monkeypatch.setattr(solving, "schedule", never)
     monkeypatch.setattr(solving, "OVERDUE", timedelta(seconds=0.05))
-    solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=0.05))
+    solve = timed(solver, seconds=0.05)
     with pytest.raises(SolverError, match="no response"):
         await solve([make_pod("web")], WORLDS["as it was"])
 
@@ -239,7 +248,7 @@ async def test_a_replaced_solver_process_receives_all_running_pods(
     assert world.pods
     waiting = make_pod("web", cpu="1500m")
     expected = schedule([waiting], snapshot=world)
-    solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=30))
+    solve = timed(solver)
 
     assert await solve([waiting], world) == expected
     with pytest.raises(SolverError):

@@ -198,11 +198,15 @@ class WorldSolver:
         yield function, (written, numbers, offer, *arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimedSolve:
-    """Calls the scheduling engine with a time limit; it returns the best result found in time."""
+    """Calls the scheduling engine with a time limit and the cluster's default spread constraints.
+
+    It returns the best result that the engine finds in time.
+    """
 
     solver: WorldSolver
+    spreads: DefaultSpreads
     settings: Settings
     time_limit: timedelta
 
@@ -211,7 +215,7 @@ class TimedSolve:
         world = dataclasses.replace(snapshot, pods=(), instance_types={})
         return await self.solver.call(
             schedule,
-            (tuple(pods), world),
+            (self.spreads.apply(pods), world),
             snapshot,
             self.settings,
             self.time_limit.total_seconds(),
@@ -221,22 +225,6 @@ class TimedSolve:
     async def warm_up(self) -> None:
         """Start the process in advance, so that the first pods do not wait for it."""
         await self.solver.solver.solve(prepare)
-
-
-@dataclass(frozen=True, slots=True)
-class SpreadingSolve:
-    """Calls the engine after adding the cluster's default spread constraints to the pods."""
-
-    solve: TimedSolve
-    spreads: DefaultSpreads
-
-    async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
-        """Return where the engine schedules the pods in the snapshot's cluster."""
-        return await self.solve(self.spreads.apply(pods), snapshot)
-
-    async def warm_up(self) -> None:
-        """Start the process in advance, so that the first pods do not wait for it."""
-        await self.solve.warm_up()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
