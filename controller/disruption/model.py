@@ -259,7 +259,7 @@ class _Reader:
             key = (
                 self._equivalence(eligibility),
                 pod_class.size.tobytes(),
-                pod_class.ports,
+                pod_class.signature.ports,
                 pod_class.volumes.by_claim,
                 pod_class.volumes.created,
                 pod_class.index if intricate else None,
@@ -317,8 +317,8 @@ class _Reader:
         nodes, attachments = self._problem.nodes, self._problem.attachments
         taken: list[list[int]] = []
         spare: list[Vector] = []
-        for port in sorted({port for pending in classes for port in pending.pod_class.ports}):
-            taken.append([int(conflict((port,), pending.pod_class.ports)) for pending in classes])
+        for port in sorted({port for pending in classes for port in pending.ports}):
+            taken.append([int(conflict((port,), pending.ports)) for pending in classes])
             spare.append(nodes.free_of((port,)).astype(np.float64))
         for driver in attachments.drivers:
             volumes = [pending.pod_class.volumes for pending in classes]

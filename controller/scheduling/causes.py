@@ -152,8 +152,9 @@ def _losses(
     for key in sorted(needed, key=_label_rank):
         miss = Miss.OFFERING if key in OFFERING_LABELS else Miss.LABEL
         exclude(catalog.meeting({key: needed[key]}), miss, _not_met(key, needed[key]))
-    for name in sorted(pod_class.requests, key=lambda resource: (resource != CPU, resource)):
-        amount = pod_class.requests[name]
+    requests = pod_class.signature.requests
+    for name in sorted(requests, key=lambda resource: (resource != CPU, resource)):
+        amount = requests[name]
         if name not in catalog.axis:
             losses.counts.append((len(remaining), f"without resource {name}"))
             losses.misses.append(Miss.RESOURCE)
@@ -277,9 +278,9 @@ class PlacementCauses:
         variants = self._variants.variant_of[
             self._launch_options.fitting_node_types(anywhere, pending.size)
         ]
-        if not len(variants) or self._variants.free(pending.pod_class.ports)[variants].any():
+        if not len(variants) or self._variants.free(pending.ports)[variants].any():
             return ()
-        named = ", ".join(str(port.port) for port in pending.pod_class.ports)
+        named = ", ".join(str(port.port) for port in pending.ports)
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)
 
     def reached_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:

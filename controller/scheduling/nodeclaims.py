@@ -359,9 +359,7 @@ class NodeClaimWriter:
         """Return the new node for a planned node, without the cache."""
         variants = self._variants
         variant = variants.variant_of[planned.node_type]
-        ports = [
-            port for pod_group, _ in planned.members for port in pod_group.pending.pod_class.ports
-        ]
+        ports = [port for pod_group, _ in planned.members for port in pod_group.pending.ports]
         return self._claims.write(
             pool=int(variants.pool_of_variant[variant]),
             reservation=int(variants.reservation_of_variant[variant]),
@@ -381,7 +379,7 @@ class NodeClaimWriter:
         cached = self._requests.get(classes_and_counts)
         if cached is None:
             cached = self._requests[classes_and_counts] = resources.total(
-                resources.times(pod_class.requests, count)
+                resources.times(pod_class.signature.requests, count)
                 for pod_class, count in classes_and_counts
             )
         return cached

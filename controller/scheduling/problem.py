@@ -62,12 +62,12 @@ class PendingPods:
     @property
     def axis(self) -> ResourceAxis:
         """The resources of the solve: CPU and memory, then all others that pods request."""
-        names = {name for pod_class, _ in self.classes for name in pod_class.requests}
+        names = {name for pod_class, _ in self.classes for name in pod_class.signature.requests}
         return ResourceAxis((*FIRST_RESOURCES, *sorted(names.difference(FIRST_RESOURCES))))
 
     def set_sizes(self, axis: ResourceAxis) -> None:
         """Set the size of every class, its requests along the solve's axis of resources."""
-        sizes = axis.vectors(pod_class.requests for pod_class, _ in self.classes)
+        sizes = axis.vectors(pod_class.signature.requests for pod_class, _ in self.classes)
         for (pod_class, _), size in zip(self.classes, sizes, strict=True):
             pod_class.size = size
 
@@ -191,13 +191,14 @@ def _read_pods(
     read_classes: list[ConstrainedClass] = []
     cached: dict[bytes, tuple[PodConstraints, Volumes]] = {}
     for pod_class in classes:
-        key, error = pod_class.placement_key, pod_class.request_error
+        signature, key = pod_class.signature, pod_class.placement_key
+        error = signature.request_error
         try:
             if not error and key not in cached:
                 constraints = initial_constraints(
-                    pod_class.spec, policy=settings.preference_policy, soft_taints=soft_taints
+                    signature.spec, policy=settings.preference_policy, soft_taints=soft_taints
                 )
-                cached[key] = constraints, volumes.of(pod_class.namespace, pod_class.spec)
+                cached[key] = constraints, volumes.of(signature.namespace, signature.spec)
         except ValueError as malformed:
             error = str(malformed)
         if error:
@@ -215,7 +216,7 @@ def _split_by_claims(
     split_classes: list[PodClass] = []
     refused: dict[str, tuple[str, ...]] = {}
     for pod_class in classes:
-        if not pod_class.spec.resource_claims:
+        if not pod_class.signature.spec.resource_claims:
             split_classes.append(pod_class)
         elif settings.ignore_dra_requests:
             refused |= dict.fromkeys(pod_class.keys, (DRA_IGNORED,))
@@ -263,7 +264,7 @@ def _required_variants(
     """
     firsts = pending.one_per_placement_key()
     needs = [
-        (alternative, pod_class.ports)
+        (alternative, pod_class.signature.ports)
         for pod_class, constraints in firsts
         for alternative in new_node_alternatives(pod_class, constraints, devices)
     ]

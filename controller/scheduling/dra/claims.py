@@ -135,12 +135,7 @@ class DeviceClaims:
             parts[device_requests_of_pod.signature].append(key)
             device_requests.setdefault(device_requests_of_pod.signature, device_requests_of_pod)
         return [
-            replace(
-                pod_class,
-                placement_key=pod_class.placement_key + signature,
-                keys=keys,
-                device_requests=device_requests[signature],
-            )
+            replace(pod_class, keys=keys, device_requests=device_requests[signature])
             for signature, keys in parts.items()
         ], failed
 

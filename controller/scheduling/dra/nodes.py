@@ -428,7 +428,7 @@ def _common(pod_group: PodGroup) -> tuple[str, ...]:
 def _limited_by_capacity_alone(pod_group: PodGroup) -> bool:
     """Whether only capacity and devices limit which pods may share a node with these."""
     pending = pod_group.pending
-    bound = pending.pod_class.ports or any(group.per_node for group in pending.owned)
+    bound = pending.ports or any(group.per_node for group in pending.owned)
     return pod_group.unit == 1 and not pod_group.colocated and not bound
 
 

@@ -79,12 +79,7 @@ def backfill(
     requests are placed, so only capacity and eligibility matter. `capacity` is node types × the
     solve's resources.
     """
-    if (
-        pending.owned
-        or pending.counted
-        or pending.pod_class.ports
-        or pending.pod_class.device_requests
-    ):
+    if pending.owned or pending.counted or pending.ports or pending.pod_class.device_requests:
         return
     asked = pending.size > 0
     for planned in planned_nodes:

@@ -137,7 +137,7 @@ class EligibilityReader:
             tolerated=self._tolerated(hard_tolerations),
             eligible=eligible
             & self._tolerated(constraints.tolerations)
-            & self._variants.free(pod_class.ports),
+            & self._variants.free(pod_class.signature.ports),
             nodes=nodes,
         )
 
@@ -158,10 +158,11 @@ class EligibilityReader:
         return eligible
 
     def _groups_counting(self, pod_class: PodClass) -> tuple[TopologyGroup, ...]:
-        key = (pod_class.namespace, tuple(sorted(pod_class.labels.items())))
+        namespace, labels = pod_class.signature.namespace, pod_class.signature.labels
+        key = (namespace, tuple(sorted(labels.items())))
         cached = self._selecting.get(key)
         if cached is None:
-            selecting = self._groups.selecting(pod_class.namespace, pod_class.labels)
+            selecting = self._groups.selecting(namespace, labels)
             cached = self._selecting[key] = tuple(self._groups.all[index] for index in selecting)
         return cached
 

@@ -238,7 +238,7 @@ class Placer:
             taken = pending.take(count)
             self.existing[node.name].extend(taken)
             self._attachments.put(index, pending.pod_class.volumes, taken)
-            self._nodes.put(index, pending.size * count, pending.pod_class.ports)
+            self._nodes.put(index, pending.size * count, pending.ports)
             self._occupancy.put(pending, index, count)
             left -= count
             if rules is not None:

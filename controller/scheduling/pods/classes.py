@@ -1,7 +1,7 @@
 """Pod classes: pods that are equal for placement.
 
-A pod class holds everything about its pods that matters to placement, and the keys of the pods. Its
-pods share a signature: the fields that placement reads, without name, age and node.
+A pod class has the signature that its pods share and the keys of the pods. The signature holds the
+fields of a pod that placement reads, without name, age and node.
 
 Reading a pod takes longer than comparing signatures, and a `Pod` object never changes. A caller
 that solves for the same pods again keeps a `PodSignatures`, so that each pod is read once.
@@ -164,33 +164,34 @@ def _requests(pod: Pod, resized: Mapping[str, Resources]) -> tuple[Resources, st
 class PodClass:
     """A class of equal pods. `keys` are the pods' keys, oldest first.
 
+    `pins_node` says whether the pods must not be evicted, so that their node stays until they end.
+
     `size` holds the requests along the solve's axis of resources. It is empty until all classes of
     the solve are known, because the axis has the resources that any of them requests.
-
-    Pod classes with the same `placement_key` differ only in their requests, not in their
-    constraints. `device_requests` describes the devices that the pods claim, if any. `pins_node`
-    says whether the pods must not be evicted, so that their node stays until they end.
-    `request_error` says why the requests are malformed; empty if they are not.
+    `device_requests` describes the devices that the pods claim, if any.
     """
 
-    index: int
-    placement_key: bytes
-    namespace: str
-    labels: Mapping[str, str]
-    spec: PodSpec
-    requests: Resources
-    ports: tuple[HostPort, ...]
+    signature: PodSignature
     keys: list[str]
+    pins_node: bool
+    index: int = 0
     size: Vector = field(default_factory=lambda: np.zeros(0))
     volumes: Volumes = NO_VOLUMES
     device_requests: DeviceRequests | None = None
-    pins_node: bool = False
-    request_error: str = ""
+
+    @property
+    def placement_key(self) -> bytes:
+        """The key of the pods' constraints, with the devices that they claim.
+
+        Pod classes with the same key differ only in their requests.
+        """
+        claimed = self.device_requests.signature if self.device_requests is not None else b""
+        return self.signature.placement_key + claimed
 
     @property
     def priority(self) -> int:
         """The pods' priority; 0 if they have none."""
-        return self.spec.priority or 0
+        return self.signature.spec.priority or 0
 
 
 def pod_classes(
@@ -231,24 +232,18 @@ def _pod_class(signature: PodSignature, pods: list[Pod], guards: EvictionGuards)
     if len(pods) > 1:
         pods.sort(key=_age)
     return PodClass(
-        index=0,
-        placement_key=signature.placement_key,
-        namespace=signature.namespace,
-        labels=signature.labels,
-        spec=signature.spec,
-        requests=signature.requests,
-        ports=signature.ports,
+        signature=signature,
         keys=[pod.key for pod in pods],
         pins_node=signature.is_protected or any(map(permanent_obstacle, guards.of(pods[0]))),
-        request_error=signature.request_error,
     )
 
 
 def _order(pod_class: PodClass) -> tuple[int, int, int, str]:
+    requests = pod_class.signature.requests
     return (
         -pod_class.priority,
-        -pod_class.requests.get(resources.CPU, 0),
-        -pod_class.requests.get(resources.MEMORY, 0),
+        -requests.get(resources.CPU, 0),
+        -requests.get(resources.MEMORY, 0),
         pod_class.keys[0],
     )
 

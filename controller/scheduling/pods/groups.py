@@ -74,7 +74,7 @@ class PendingGroup:
     @property
     def ports(self) -> tuple[HostPort, ...]:
         """The host ports of a pod."""
-        return self.pod_class.ports
+        return self.pod_class.signature.ports
 
     @property
     def size(self) -> Vector:
@@ -199,14 +199,15 @@ def topology_groups_of(
     pod_class: PodClass, constraints: PodConstraints, groups: TopologyGroups
 ) -> tuple[TopologyGroup, ...]:
     """Return the topology groups that the pods state, each once, sorted by index."""
+    signature = pod_class.signature
     groups_by_index: dict[int, TopologyGroup] = {}
     for constraint in constraints.binding_spreads:
         group = groups.spread(
             constraint,
-            namespace=pod_class.namespace,
-            own_labels=pod_class.labels,
+            namespace=signature.namespace,
+            own_labels=signature.labels,
             alternatives=constraints.strict,
-            tolerations=tuple(pod_class.spec.tolerations),
+            tolerations=tuple(signature.spec.tolerations),
         )
         group.hard |= constraint in constraints.spreads
         groups_by_index[group.index] = group
@@ -220,7 +221,7 @@ def topology_groups_of(
     ):
         for index, term in enumerate(terms):
             group = groups.affinity(
-                term, type_=type_, namespace=pod_class.namespace, own_labels=pod_class.labels
+                term, type_=type_, namespace=signature.namespace, own_labels=signature.labels
             )
             group.hard |= index < len(required)
             groups_by_index[group.index] = group
