@@ -342,7 +342,6 @@ class NodeClaimWriter:
         self._claims, self._variants = claims, variants
         self._headroom, self._devices = headroom, devices
         self._needs: dict[tuple[object, ...], int] = {}
-        self._requests: dict[tuple[object, ...], Resources] = {}
         self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
 
     def write(self, planned: PlannedNode) -> NewNode | None:
@@ -364,25 +363,15 @@ class NodeClaimWriter:
             pool=int(variants.pool_of_variant[variant]),
             reservation=int(variants.reservation_of_variant[variant]),
             pods=planned.keys,
-            requests=self._total_requests(planned),
+            requests=resources.total(
+                resources.times(pod_group.pending.pod_class.signature.requests, len(keys))
+                for pod_group, keys in planned.members
+            ),
             needs_numbers=self._numbers_of(planned),
             consumed=self._headroom.per_row[variants.row_of[planned.node_type]],
             annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
             excluded=rows_with_used_ports(variants.catalog, ports) if ports else None,
         )
-
-    def _total_requests(self, planned: PlannedNode) -> Resources:
-        """Return the sum of the requests of a node's pods."""
-        classes_and_counts = tuple(
-            (pod_group.pending.pod_class, len(keys)) for pod_group, keys in planned.members
-        )
-        cached = self._requests.get(classes_and_counts)
-        if cached is None:
-            cached = self._requests[classes_and_counts] = resources.total(
-                resources.times(pod_class.signature.requests, count)
-                for pod_class, count in classes_and_counts
-            )
-        return cached
 
     def _numbers_of(self, planned: PlannedNode) -> frozenset[int]:
         """Return the numbers of the needs of a node's pods."""
