@@ -528,20 +528,20 @@ class Cluster:
     def snapshot(
         self,
         instance_types: Mapping[str, Sequence[InstanceType]],
-        node_pools: Sequence[NodePool],
+        node_pools: Iterable[NodePool],
         *,
         now: datetime,
     ) -> Snapshot:
         """Return a snapshot for the engine.
 
-        `instance_types` are per NodePool name; `node_pools` are the NodePools that may be used. The
-        snapshot shares the mirror's frozen objects. Take it before reading pending pods: a pod that
-        is bound in between then counts once, not twice.
+        `instance_types` are per NodePool name. The snapshot has those of `node_pools` that have
+        instance types. It shares the mirror's frozen objects. Take it before reading pending pods:
+        a pod that is bound in between then counts once, not twice.
         """
         return Snapshot(
             nodes=self.state_nodes(now),
             pods=self._running_pods(),
-            node_pools=tuple(node_pools),
+            node_pools=tuple(p for p in node_pools if p.metadata.name in instance_types),
             instance_types={pool: tuple(types) for pool, types in instance_types.items()},
             daemon_sets=self.list(kinds.DAEMON_SET),
             namespaces=self.list(kinds.NAMESPACE),

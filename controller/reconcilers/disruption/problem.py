@@ -33,8 +33,8 @@ async def read_problem(
     """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types
-    sold = admitted(pool for pool in ready_pools(pools) if pool.metadata.name in types)
-    snapshot, waiting = cluster.snapshot(types, sold, now=now), cluster.pending_pods()
+    snapshot = cluster.snapshot(types, admitted(ready_pools(pools)), now=now)
+    waiting = cluster.pending_pods()
     buffers, undecided = cluster.buffer_pods(), cluster.undecided_pods()
     running_or_pending = chain(snapshot.pods, waiting, undecided)
     starts = await engine.in_thread(workload_starts, running_or_pending, start_times)

@@ -51,8 +51,7 @@ class ProvisioningObserver(PortUser, ExpectedPods):
             return
         pools = ready_pools(self.cluster.list(NODE_POOL))
         types = (await supply(self.cloud, self.cluster, pools)).types
-        sold = [pool for pool in pools if pool.metadata.name in types]
-        snapshot = self.cluster.snapshot(types, sold, now=now)
+        snapshot = self.cluster.snapshot(types, pools, now=now)
         with self.metrics.scheduling():
             solved = await self.solve([*pods, *virtual], snapshot)
         results, _ = split_fills(solved, virtual)

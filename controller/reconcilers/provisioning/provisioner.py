@@ -200,8 +200,7 @@ class Provisioner(PortUser, ExpectedPods):
             return None
         pools = self.registration_backoff.admitted(ready_pools(self.cluster.list(NODE_POOL)))
         supplied = await supply(self.cloud, self.cluster, pools)
-        sold = [p for p in pools if p.metadata.name in supplied.types]
-        snapshot = self.cluster.snapshot(supplied.types, sold, now=self.clock())
+        snapshot = self.cluster.snapshot(supplied.types, pools, now=self.clock())
         return SolveInput(
             pods=pods,
             virtual=virtual,
@@ -268,10 +267,9 @@ class Provisioner(PortUser, ExpectedPods):
         """Have the engine read the instance types, half of its work, while no pod is pending."""
         pools = ready_pools(self.cluster.list(NODE_POOL))
         types = (await supply(self.cloud, self.cluster, pools)).types
-        sold = [p for p in pools if p.metadata.name in types]
-        offer = (types, [pool.spec for pool in sold])
-        if sold and offer != self._read:
-            await self.solve((), self.cluster.snapshot(types, sold, now=self.clock()))
+        offer = (types, [pool.spec for pool in pools])
+        if types and offer != self._read:
+            await self.solve((), self.cluster.snapshot(types, pools, now=self.clock()))
             self._read = offer
 
     async def _report_fills(self, fills: Mapping[str, Fill], hosting: Iterable[str]) -> None:

@@ -113,8 +113,7 @@ class Resizing(PortUser):
     async def _snapshot(self) -> Snapshot:
         pools = self.registration_backoff.admitted(ready_pools(self.cluster.list(NODE_POOL)))
         types = (await supply(self.cloud, self.cluster, pools)).types
-        sold = [pool for pool in pools if pool.metadata.name in types]
-        return with_promised(self.cluster.snapshot(types, sold, now=self.clock()))
+        return with_promised(self.cluster.snapshot(types, pools, now=self.clock()))
 
     async def _stranded(self, chosen: Sequence[Pod], node: Node, snapshot: Snapshot) -> str:
         """Return one of the pods that no other node could hold, with the cause; empty if none."""
