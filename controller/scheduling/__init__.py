@@ -10,7 +10,7 @@ The modules, from the top; each may import only those below it:
     gangs, buffers   gangs of pods, and the virtual pods of CapacityBuffers
     solver      rounds of placing, buying and relaxing; `retries` changes the cluster for another
                 solve
-    preferencerelaxation, rearrangement   weaker constraints between rounds, improvement after them
+    rearrangement   improves the new nodes after the rounds
     nodeclaims, causes   the results: NodeClaims to create, and why pods are unschedulable
     problem     the pending pods, the existing nodes and the offerings, as one value
     placement/  places pods in domains and on existing nodes

@@ -15,14 +15,16 @@ from controller.scheduling.packing.plannednodes import PlannedNode, backfill
 from controller.scheduling.packing.purchasing import Purchaser, price_overstatement
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.placement.placer import Placer
-from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.preferencerelaxation import Relaxation
+from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup
+from controller.scheduling.pods.preferences import Relaxed, relaxed
 from controller.scheduling.problem import SchedulingProblem
 from controller.scheduling.rearrangement import MAX_PODS, Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retries import can_exclude
 from controller.scheduling.topology.groups import TopologyType
+
+HEAVIER_POOLS = "NodePools of greater weight"
 
 
 def _at_once() -> bool:
@@ -71,9 +73,6 @@ class Solver:
             devices=self._devices,
             tallies=tallies,
         )
-        self._relaxation = Relaxation(
-            reader=problem.reader, launch_options=supply.launch_options, reporter=reporter
-        )
         builder = ProblemBuilder(
             supply.variants, problem.groups.all, capacity=supply.capacity, limits=supply.limits
         )
@@ -97,6 +96,7 @@ class Solver:
         self._planned: list[PlannedNode] = []
         self._held_back: list[PendingGroup] = []
         self._without_node: list[PendingGroup] = []
+        self._relaxed: dict[Eligibility, Relaxed | None] = {}
         self._bound = 0.0
         self._is_apart = False
         """Whether pods that pin their node have nodes of their own, which are not rearranged."""
@@ -110,7 +110,7 @@ class Solver:
             self._reader.pending(pod_class, constraints, pod_class.keys)
             for pod_class, constraints in self._waiting
         )
-        self._rounds([self._relaxation.attainable(pending) for pending in first])
+        self._rounds([self._attainable(pending) for pending in first])
         self._rounds(self._retry_held_back())
         few = 0 < sum(node.number for node in self._planned) <= MAX_PODS
         is_final = self._is_apart or (self._is_cheapest and not self._without_node)
@@ -257,12 +257,16 @@ class Solver:
     def _next_relaxation(self, pending: PendingGroup) -> list[PendingGroup]:
         """Return the pods with weaker constraints to try next.
 
-        If none are weaker, pods with spreads are held back until the end. Others are unschedulable,
-        and their causes are recorded.
+        The NodePools of the next lower weight are tried first; then preferences are dropped one by
+        one. If none are left, pods with spreads are held back until the end. Others are
+        unschedulable, and their causes are recorded.
         """
-        weaker = self._relaxation.next(pending)
+        if self._reader.next_tier(pending):
+            self._reporter.pods_relaxed(pods=pending.number, given_up=HEAVIER_POOLS)
+            return [pending]
+        weaker = self._weaker(pending)
         if weaker is not None:
-            return [weaker]
+            return [self._attainable(weaker)]
         if not self._domains.is_restricted and self._domains.rules(pending.eligibility).spreads:
             self._held_back.append(pending)
             return []
@@ -272,6 +276,30 @@ class Solver:
             self._without_node.append(pending)
             self._mark_unschedulable(pending.keys, self._causes.causes(pending, self._left))
         return []
+
+    def _attainable(self, pending: PendingGroup) -> PendingGroup:
+        """Return the pods without the preferences that no existing or new node can satisfy.
+
+        So these pods are placed together with other pods and not after them.
+        """
+        while not len(
+            self._launch_options.fitting_node_types(pending.eligibility.eligible, pending.size)
+        ):
+            weaker = self._weaker(pending) if not pending.eligibility.nodes.any() else None
+            if weaker is None:
+                break
+            pending = weaker
+        return pending
+
+    def _weaker(self, pending: PendingGroup) -> PendingGroup | None:
+        """Return the pods with one preference less, or None if they have none."""
+        if pending.eligibility not in self._relaxed:
+            self._relaxed[pending.eligibility] = relaxed(pending.constraints)
+        step = self._relaxed[pending.eligibility]
+        if step is None:
+            return None
+        self._reporter.pods_relaxed(pods=pending.number, given_up=step.given_up)
+        return self._reader.pending(pending.pod_class, step.constraints, pending.keys)
 
     def _retry_held_back(self) -> list[PendingGroup]:
         """Restrict the domains to those with nodes; return the pods that a spread held back.
