@@ -75,8 +75,8 @@ def cluster(problem: DisruptionProblem, known: Nodes | None = None) -> dict[str,
         "time": _moment(problem.now),
         "cost": round(candidates.cost(problem), 4),
         "unpriced": sum(not node["price"] for node in nodes),
-        "cpu": _summed(nodes, "cpu"),
-        "memory": _summed(nodes, "memory"),
+        "cpu": _sum_pairs(nodes, "cpu"),
+        "memory": _sum_pairs(nodes, "memory"),
         "pods": sum(len(node["pods"]) for node in nodes),
         "nodes": nodes,
         "pools": [_pool(pool, nodes) for _, pool in sorted(problem.node_pools.items())],
@@ -251,8 +251,8 @@ def _pool(pool: NodePool, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "name": name,
         "nodes": len(own),
         "cost": round(sum(node["price"] for node in own), 4),
-        "cpu": _summed(own, "cpu"),
-        "memory": _summed(own, "memory"),
+        "cpu": _sum_pairs(own, "cpu"),
+        "memory": _sum_pairs(own, "memory"),
         "limits": {key: str(value) for key, value in (pool.spec.limits or {}).items()},
         "budgets": [
             " ".join(filter(None, (budget.nodes, ", ".join(budget.reasons or ()), budget.schedule)))
@@ -262,7 +262,7 @@ def _pool(pool: NodePool, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _summed(parts: Iterable[Mapping[str, Any]], key: str) -> list[float]:
+def _sum_pairs(parts: Iterable[Mapping[str, Any]], key: str) -> list[float]:
     pairs = [part[key] for part in parts]
     return [round(sum(pair[0] for pair in pairs), 3), round(sum(pair[1] for pair in pairs), 3)]
 

@@ -1,7 +1,8 @@
 """Evaluates a cluster for the user interfaces, in the solver's process.
 
-The first three arguments of `planned` and `answered` are those of `manager.solver.solving.decide`.
-Their result None means, as there, that the process does not have all pods of the cluster.
+The first three arguments of `plan_request` and `answer_request` are those of
+`manager.solver.solving.decide`. Their result None means, as there, that the process does not have
+all pods of the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from controller.offline.solve import deadline
 from controller.scheduling.scheduler import schedule
 
 
-def planned(
+def plan_request(
     request: bytes, running: Sequence[int], offer: bytes, seconds: float
 ) -> dict[str, Any] | None:
     """Return the decisions of `plan`; the arguments and the result None are those of `decide`."""
@@ -45,7 +46,7 @@ def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
     return content.plan(course, results)
 
 
-def answered(
+def answer_request(
     request: bytes,
     running: Sequence[int],
     offer: bytes,
@@ -60,7 +61,7 @@ def answered(
     if problem is None:
         return None
     try:
-        return questions.answered(question, problem, seconds=seconds, expired=_within(seconds))
+        return questions.answer(question, problem, seconds=seconds, expired=_within(seconds))
     except questions.UnanswerableError as error:
         return {"error": str(error)}
 

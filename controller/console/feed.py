@@ -59,6 +59,6 @@ class Feed:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for the next change."""
         await self._changed.wait()

@@ -98,21 +98,21 @@ class LiveCluster:
                 tasks.create_task(self._follow_instance_types(api, options))
                 tasks.create_task(self._probe(api))
 
-    def frozen(self) -> Callable[[], tuple[World, Sequence[Disruption]]] | None:
+    def freeze(self) -> Callable[[], tuple[World, Sequence[Disruption]]] | None:
         """Return a function that another thread may call; None if the cluster is not read yet.
 
         The function returns the present world and the recorded decisions.
         """
         if self._mirror.awaited or not self._mirror.kinds:
             return None
-        of, types, settings = self._mirror.frozen(), self._types, self._settings
+        of, types, settings = self._mirror.freeze(), self._types, self._settings
 
         def make() -> tuple[World, Sequence[Disruption]]:
-            return compose(of, self._offered(of, types), settings), of(Disruption)
+            return compose(of, self._offered_types(of, types), settings), of(Disruption)
 
         return make
 
-    def _offered(self, of: Objects, types: Types) -> dict[str, tuple[InstanceType, ...]]:
+    def _offered_types(self, of: Objects, types: Types) -> dict[str, tuple[InstanceType, ...]]:
         """Return the instance types by NodePool; the same objects until an input changes."""
         pools, overlays = of(NodePool), of(NodeOverlay)
         named = [(pool.metadata.name, pool.metadata.annotations) for pool in pools]

@@ -62,7 +62,7 @@ class Mirror:
         """Return the objects of a kind; none if the kind is not mirrored."""
         return tuple(self._objects.get(kind, {}).values())
 
-    def frozen(self) -> Objects:
+    def freeze(self) -> Objects:
         """Return the objects as they are now, for another thread."""
         taken: Mapping[Kind[Any], Sequence[Any]] = {kind: self.list(kind) for kind in self._objects}
 

@@ -53,7 +53,7 @@ class EvictionPrice(
 Question = DrainNode | DeleteNodePool | EvictionPrice
 
 
-def answered(
+def answer(
     question: Question,
     problem: DisruptionProblem,
     *,
@@ -109,7 +109,7 @@ def _without(
     before = sum(map(price, snapshot.nodes))
     gone = sum(price(node) for node in snapshot.nodes if node.name in names)
     stays = before - gone + results.cost
-    blocked = _blocked(moving, problem)
+    blocked = _blocked_pods(moving, problem)
     return {
         "summary": _sentence(results, len(names), moving, before - stays, len(blocked)),
         "costBefore": round(before, 4),
@@ -122,7 +122,7 @@ def _without(
     }
 
 
-def _blocked(moving: Collection[Pod], problem: DisruptionProblem) -> list[dict[str, str]]:
+def _blocked_pods(moving: Collection[Pod], problem: DisruptionProblem) -> list[dict[str, str]]:
     """Return why pods cannot be evicted now, and what would unblock their eviction."""
     found = []
     for pod in moving:
@@ -158,9 +158,9 @@ def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[
         raise UnanswerableError(
             f"{price} is not an eviction price: allowed is $0 to ${HIGHEST_PRICE:.0f}"
         )
-    now = _evaluated(problem, seconds)
+    now = _evaluate_course(problem, seconds)
     other = replace(problem, settings=replace(problem.settings, eviction_price=price))
-    then = _evaluated(other, seconds)
+    then = _evaluate_course(other, seconds)
     current = f"{problem.settings.eviction_price:g}"
     return {
         "summary": f"The next evaluation, within the budgets: at {current} $ per eviction (now) "
@@ -174,7 +174,7 @@ def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[
     }
 
 
-def _evaluated(problem: DisruptionProblem, seconds: float) -> Course:
+def _evaluate_course(problem: DisruptionProblem, seconds: float) -> Course:
     course = new_course(problem)
     evaluate(course, seconds)
     return course

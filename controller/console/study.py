@@ -64,7 +64,7 @@ class Cluster(Protocol):
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
 
-    def frozen(self) -> Callable[[], Recorded] | None:
+    def freeze(self) -> Callable[[], Recorded] | None:
         """Return a function that another thread may call; None if the cluster is not read yet.
 
         The function returns the present world and the recorded decisions.
@@ -84,7 +84,7 @@ class RecordedCluster:
         """Report the world as read, once; it never changes."""
         self.changed.set()
 
-    def frozen(self) -> Callable[[], Recorded]:
+    def freeze(self) -> Callable[[], Recorded]:
         """Return a function that reads the file."""
         return lambda: (read(self._path), ())
 
@@ -178,7 +178,7 @@ class Study:
 
     async def read(self) -> None:
         """Read the cluster once, and put it or the error into the feed."""
-        make = self._cluster.frozen()
+        make = self._cluster.freeze()
         self._feed.error = self._cluster.error
         if make is not None:
             try:
@@ -194,7 +194,7 @@ class Study:
         assert problem is not None, "read first"
         assert page is not None
         try:
-            plan = await self._call(evaluation.planned, problem)
+            plan = await self._call(evaluation.plan_request, problem)
         except SolverError as error:
             self._feed.error = f"the cluster cannot be evaluated: {error}"
         else:
@@ -208,7 +208,7 @@ class Study:
     async def answer(self, question: questions.Question) -> dict[str, Any]:
         """Return the answer to a question about the cluster that was read, as JSON-ready values.
 
-        The keys depend on the question (`questions.answered`).
+        The keys depend on the question (`questions.answer`).
 
         Raises:
             UnanswerableError: the question cannot be answered.
@@ -219,7 +219,7 @@ class Study:
                 "The cluster has not been read yet; try again in some seconds"
             )
         try:
-            found = await self._call(evaluation.answered, self._problem, question)
+            found = await self._call(evaluation.answer_request, self._problem, question)
         except SolverError as error:
             raise questions.UnanswerableError(str(error)) from error
         if "error" in found:

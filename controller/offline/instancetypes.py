@@ -18,7 +18,7 @@ from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
 from controller.constraints.resources import parsed
-from controller.offline.wirevalues import WorldError, converted, name
+from controller.offline.wirevalues import WorldError, convert, name
 
 _T = TypeVar("_T", bound=Wire)
 
@@ -215,7 +215,7 @@ def from_file(rows: object) -> Types:
 
 def _convert_rows(rows: Iterable[object], instance_type: type[_T], where: str) -> Iterator[_T]:
     for index, row in enumerate(rows):
-        yield converted(row, instance_type, f"{where}[{index}] {name(row)}".rstrip())
+        yield convert(row, instance_type, f"{where}[{index}] {name(row)}".rstrip())
 
 
 def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:

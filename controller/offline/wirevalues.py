@@ -55,7 +55,7 @@ def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...
     if rows is None:
         return ()
     if not isinstance(rows, list):
-        raise WorldError(f"{key}: {_shown(rows)}: expected a list")
+        raise WorldError(f"{key}: {_shorten(rows)}: expected a list")
     try:
         values = tuple(msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
         is_valid = not any(True for value in values for _ in _faults(value, kind))
@@ -63,10 +63,10 @@ def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...
         is_valid = False
     if is_valid:
         return values
-    return tuple(converted(row, kind, _where(key, index, row)) for index, row in enumerate(rows))
+    return tuple(convert(row, kind, _where(key, index, row)) for index, row in enumerate(rows))
 
 
-def converted(row: object, kind: type[_T], where: str) -> _T:
+def convert(row: object, kind: type[_T], where: str) -> _T:
     """Return one object as a wire value; `where` names it in errors.
 
     Raises:
@@ -98,7 +98,7 @@ def _where(key: str, index: int, row: object) -> str:
     return f"{key}[{index}] {name(row)}".rstrip()
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -121,7 +121,7 @@ def _invalid_field(row: Any, kind: Any, path: str) -> Fault:
         steps.append(step)
         inner = inner[step]
     field = "".join(map(_step_text, steps)).lstrip(".")
-    return field, "" if isinstance(inner, dict | list) else f" ({_shown(inner)})"
+    return field, "" if isinstance(inner, dict | list) else f" ({_shorten(inner)})"
 
 
 def _with(whole: Any, steps: list[str | int], value: object) -> Any:
@@ -211,7 +211,7 @@ def _at_amount(quantity: str | int | float) -> Iterator[Fault]:
 
 def _at_integer(value: int) -> Iterator[Fault]:
     if not -_WORD <= value < _WORD:
-        yield "", f"{_shown(value)} is not an integer of 64 bits"
+        yield "", f"{_shorten(value)} is not an integer of 64 bits"
 
 
 def _at_number(value: float) -> Iterator[Fault]:

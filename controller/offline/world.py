@@ -182,7 +182,7 @@ def compose(
     """
     pods = _with_priorities(of(Pod), of(PriorityClass))
     node_pools = tuple(of(NodePool))
-    spread = _spreading(of, settings.get("SCHEDULER_CONFIG"))
+    spread = _default_spread_function(of, settings.get("SCHEDULER_CONFIG"))
     snapshot = Snapshot(
         nodes=_state_nodes(of(Node), [claim for claim in of(NodeClaim) if is_ours(claim)]),
         # Running pods may be evicted; they then have the same default spread constraints.
@@ -279,7 +279,9 @@ def _as_text(setting: object) -> str:
     return str(setting).lower() if isinstance(setting, bool) else str(setting)
 
 
-def _spreading(of: Objects, config: object) -> Callable[[Iterable[Pod]], Iterable[Pod]]:
+def _default_spread_function(
+    of: Objects, config: object
+) -> Callable[[Iterable[Pod]], Iterable[Pod]]:
     """Return a function that adds the cluster's default spread constraints to pods."""
     try:
         constraints = default_constraints(config)

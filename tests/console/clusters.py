@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from controller.console import content, evaluation
+from controller.console import content, evaluation, questions
 from controller.console.feed import Content, Feed
-from controller.console.questions import Question, answered
 from controller.console.web.server import Answer
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import moment
@@ -56,8 +55,8 @@ def feed_of(problem: DisruptionProblem) -> Feed:
 def answers_on(problem: DisruptionProblem) -> Answer:
     """Return what answers questions on a cluster in this process."""
 
-    async def answer(question: Question) -> Mapping[str, Any]:
-        return await asyncio.to_thread(answered, question, problem, seconds=10)
+    async def answer(question: questions.Question) -> Mapping[str, Any]:
+        return await asyncio.to_thread(questions.answer, question, problem, seconds=10)
 
     return answer
 

@@ -65,7 +65,7 @@ class Following:
         while True:
             await self.cluster.changed.wait()
             self.cluster.changed.clear()
-            make = self.cluster.frozen()
+            make = self.cluster.freeze()
             if make is not None and holds(world := make()[0]):
                 return world
 
@@ -188,7 +188,7 @@ async def test_recorded_decisions_are_shown_newest_first() -> None:
         api.seed(Disruption(metadata=ObjectMeta(name=name), spec=spec))
     async with followed(api, made) as following:
         await following.until(has_types)
-        make = following.cluster.frozen()
+        make = following.cluster.freeze()
         assert make is not None
 
         assert {row["name"]: row["saving"] for row in content.decisions(make()[1])} == {
@@ -212,7 +212,7 @@ async def test_the_cluster_of_the_kubeconfig_is_followed(tmp_path: Path) -> None
         environ = {"KUBECONFIG": str(tmp_path / "kubeconfig")}
         async with studied(Source(environ=environ), feed) as study:
             while feed.plan is None:
-                await feed.changed()
+                await feed.wait_for_change()
             assert feed.page is not None
             names = {node["name"] for node in feed.page["nodes"]}
             assert names == {node["metadata"]["name"] for node in made["nodes"]}
@@ -224,7 +224,7 @@ async def test_the_cluster_of_the_kubeconfig_is_followed(tmp_path: Path) -> None
                 )
             )
             while feed.page["pods"] == pods:
-                await feed.changed()
+                await feed.wait_for_change()
             facts = dict(study.pod("default/fresh"))
     finally:
         await runner.cleanup()

@@ -10,7 +10,7 @@ from controller.console.questions import (
     DrainNode,
     EvictionPrice,
     UnanswerableError,
-    answered,
+    answer,
 )
 from controller.disruption.problem import DisruptionProblem
 from tests.console.clusters import problem_in, recorded
@@ -25,7 +25,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> DisruptionProblem:
 
 def test_every_pod_of_a_drained_node_is_accounted_for(problem: DisruptionProblem) -> None:
     for state in problem.snapshot.nodes[:5]:
-        found = answered(DrainNode(state.name), problem, seconds=10)
+        found = answer(DrainNode(state.name), problem, seconds=10)
 
         placed = [key for keys in found["existingNodes"].values() for key in keys]
         placed += [key for node in found["newNodes"] for key in node["pods"]]
@@ -37,7 +37,7 @@ def test_every_pod_of_a_drained_node_is_accounted_for(problem: DisruptionProblem
 def test_a_deleted_nodepool_launches_no_replacements_of_its_own(
     problem: DisruptionProblem,
 ) -> None:
-    found = answered(DeleteNodePool("general"), problem, seconds=10)
+    found = answer(DeleteNodePool("general"), problem, seconds=10)
 
     assert all(node["nodePool"] != "general" for node in found["newNodes"])
     shown = {node["name"]: node for node in content.cluster(problem)["nodes"]}
@@ -46,14 +46,14 @@ def test_a_deleted_nodepool_launches_no_replacements_of_its_own(
 
 
 def test_a_higher_eviction_price_evicts_no_more_pods(problem: DisruptionProblem) -> None:
-    found = answered(EvictionPrice(1.0), problem, seconds=10)
+    found = answer(EvictionPrice(1.0), problem, seconds=10)
 
     assert found["evictions"] <= found["evictionsNow"]
 
 
 def test_a_question_changes_nothing(problem: DisruptionProblem) -> None:
     before = content.cluster(problem)
-    answered(DeleteNodePool("general"), problem, seconds=10)
+    answer(DeleteNodePool("general"), problem, seconds=10)
 
     assert content.cluster(problem) == before
 
@@ -65,7 +65,7 @@ def test_a_question_about_a_missing_object_is_refused(
     problem: DisruptionProblem, question: DrainNode | DeleteNodePool | EvictionPrice
 ) -> None:
     with pytest.raises(UnanswerableError):
-        answered(question, problem, seconds=10)
+        answer(question, problem, seconds=10)
 
 
 def test_the_cost_shown_is_the_sum_of_the_nodes(problem: DisruptionProblem) -> None:

@@ -187,6 +187,6 @@ def test_the_controller_serves_the_page_on_loopback_for_port_forwarding(
 async def test_the_page_reports_a_world_that_cannot_be_read(tmp_path: Path) -> None:
     feed = Feed()
     async with studied(Source(world=tmp_path / "missing.json", interval=None), feed):
-        await feed.changed()
+        await feed.wait_for_change()
 
         assert "No such file" in feed.error

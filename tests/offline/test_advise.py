@@ -22,7 +22,7 @@ from controller.disruption.advice.advising import Advice, Question, advise
 from controller.offline.advise import command
 from controller.offline.advise.manifests import DEFAULT
 from controller.offline.commandline import read_json
-from controller.offline.record.redacting import redacted
+from controller.offline.record.redacting import redact
 from testbed.environment import CHECKOUT
 from tests.disruption.test_consolidation import pods, world
 from tests.offline.nodegroups import cluster, first_pool, run_by_karpenter
@@ -117,7 +117,7 @@ def test_nodes_that_cannot_be_drained_stay_and_report_the_reason(ask: Ask) -> No
 
 def test_a_redacted_cluster_costs_the_same(ask: Ask) -> None:
     named = ask(cluster(first_pool()), "--obstacles", "1")
-    nameless = ask(redacted(cluster(first_pool())), "--obstacles", "1")
+    nameless = ask(redact(cluster(first_pool())), "--obstacles", "1")
 
     assert (nameless["today"], nameless["joiner"]) == (named["today"], named["joiner"])
 

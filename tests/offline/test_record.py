@@ -24,7 +24,7 @@ from controller.offline.commandline import CommandError
 from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import from_rows
 from controller.offline.record.command import record_cluster
-from controller.offline.record.redacting import redacted
+from controller.offline.record.redacting import redact
 from controller.offline.world import KINDS, NO_NODE_POOL, load
 from controller.options import Options
 from controller.scheduling.scheduler import schedule
@@ -102,7 +102,7 @@ async def test_a_recorded_and_a_redacted_cluster_have_the_same_disruptions(seed:
     written = await record(original)
 
     assert decided(written) == decided(original)
-    assert decided(redacted(written)) == decided(original)
+    assert decided(redact(written)) == decided(original)
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -112,7 +112,7 @@ async def test_pods_of_a_recorded_cluster_schedule_as_in_the_cluster(seed: int) 
     written = await record(original)
 
     assert placed(written) == placed(original)
-    assert placed(redacted(written)) == placed(original)
+    assert placed(redact(written)) == placed(original)
 
 
 def private() -> World:
@@ -164,7 +164,7 @@ async def test_secrets_images_and_unused_fields_are_never_recorded() -> None:
 
 
 async def test_a_redacted_world_does_not_identify_its_cluster() -> None:
-    written = redacted(await record(private()))
+    written = redact(await record(private()))
 
     assert "acme" not in json.dumps(written)
     (web,) = written["pods"]
@@ -185,7 +185,7 @@ async def test_redaction_keeps_compared_numbers() -> None:
     gpus = {"key": "example.com/slots", "operator": "Gt", "values": ["4"]}
     original = world(pools=[node_pool("a", requirements=[gpus])])
 
-    written = redacted(await record(original))
+    written = redact(await record(original))
 
     (pool,) = written["nodePools"]
     assert pool["spec"]["template"]["spec"]["requirements"][0]["values"] == ["4"]
@@ -195,7 +195,7 @@ async def test_instance_types_are_recorded_per_pool_if_pools_differ() -> None:
     original = world(pools=[node_pool("a"), node_pool("b")])
     original["instanceTypes"] = [{**SMALL, "nodePools": ["a"]}, {**LARGE, "nodePools": ["b"]}]
 
-    seen = load(redacted(await record(original))).snapshot.instance_types
+    seen = load(redact(await record(original))).snapshot.instance_types
 
     assert [[instance_type.name for instance_type in types] for types in seen.values()] == [
         ["small"],
@@ -233,7 +233,7 @@ async def test_the_recorded_world_has_the_eviction_cost_settings_of_the_cluster(
         cluster(original), InstanceTypeSource(original), dear, lambda text: None
     )
 
-    asked = problem_of(load(redacted(written)), now=NOW, with_eviction_cost=True)
+    asked = problem_of(load(redact(written)), now=NOW, with_eviction_cost=True)
     assert asked.settings.eviction_price == 1000.0
     assert not decide(asked).commands
 

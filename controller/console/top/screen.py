@@ -214,7 +214,7 @@ class Top(App[None]):
 
     async def _follow(self) -> None:
         while True:
-            changed = asyncio.ensure_future(self._feed.changed())
+            changed = asyncio.ensure_future(self._feed.wait_for_change())
             self._draw()
             await changed
 

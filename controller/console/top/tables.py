@@ -158,11 +158,11 @@ class Nodes:
         """Return the nodes; a terminal with few `columns` gets only the most important ones."""
         nodes = [
             node
-            for node in self._matching(arranged.wanted.lower())
+            for node in self._matching_nodes(arranged.wanted.lower())
             if arranged.pool in ("", node["pool"])
         ]
         nodes.sort(key=COLUMNS[arranged.column].key, reverse=arranged.is_reversed)
-        lines = _grouped(nodes, arranged.group) if arranged.group else nodes
+        lines = _group_lines(nodes, arranged.group) if arranged.group else nodes
         following = max((14, *map(len, self._leaving.values())))
         shown = self._columns(columns - following, arranged.column)
         arrow = DESCENDING if arranged.is_reversed else ASCENDING
@@ -217,24 +217,24 @@ class Nodes:
             used -= self._widths[number] + len(GAP)
         return shown
 
-    def _matching(self, wanted: str) -> list[Content]:
+    def _matching_nodes(self, wanted: str) -> list[Content]:
         if not wanted:
             return list(self._page["nodes"])
         known, self._texts = self._texts, {}
         for node in self._page["nodes"]:
             name = node["name"]
             of, text = known.get(name, ({}, ""))
-            self._texts[name] = node, text if of is node else _searched(node)
+            self._texts[name] = node, text if of is node else _search_text(node)
         return [node for node, text in self._texts.values() if wanted in text]
 
 
-def _searched(node: Content) -> str:
+def _search_text(node: Content) -> str:
     """Return the texts of a node that a filter searches."""
     texts = (node["name"], node["pool"], node["type"], node["zone"], node["capacityType"])
     return "\n".join((*texts, *(pod[0] for pod in node["pods"]))).lower()
 
 
-def _grouped(nodes: Sequence[Content], key: str) -> list[Content | str]:
+def _group_lines(nodes: Sequence[Content], key: str) -> list[Content | str]:
     """Return the nodes of each group below its heading, in their order."""
     groups: defaultdict[str, list[Content]] = defaultdict(list)
     for node in nodes:

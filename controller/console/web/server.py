@@ -169,7 +169,7 @@ async def _versions(feed: Feed) -> AsyncIterator[int | None]:
             yield sent
             continue
         try:
-            await asyncio.wait_for(feed.changed(), HEARTBEAT_SECONDS)
+            await asyncio.wait_for(feed.wait_for_change(), HEARTBEAT_SECONDS)
         except TimeoutError:
             yield None
 

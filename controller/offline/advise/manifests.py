@@ -18,7 +18,7 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.labels import NODEPOOL_HASH, NODEPOOL_HASH_VERSION
 from controller.apis.ownership import is_ours
 from controller.offline.commandline import CommandError
-from controller.offline.wirevalues import WorldError, converted, objects
+from controller.offline.wirevalues import WorldError, convert, objects
 
 Wire = dict[str, Any]
 
@@ -105,7 +105,7 @@ def _documents(path: Path) -> Iterator[Wire]:
 def _valid(wire: Wire, path: Path) -> NodePool:
     name = wire.get("metadata", {}).get("name", "")
     try:
-        pool = converted(wire, NodePool, f"NodePool {name}".rstrip())
+        pool = convert(wire, NodePool, f"NodePool {name}".rstrip())
     except WorldError as error:
         raise CommandError(f"{path}: {error}") from error
     if faults := problems(pool):
@@ -137,7 +137,7 @@ def with_pools(world: Wire, pools: list[Wire]) -> Wire:
 
 
 def _complete(before: Wire, wire: Wire) -> Wire:
-    pool = converted(wire, NodePool, "NodePool")
+    pool = convert(wire, NodePool, "NodePool")
     annotations = {
         **wire["metadata"].get("annotations", {}),
         NODEPOOL_HASH: hashes.node_pool_hash(pool),

@@ -57,7 +57,7 @@ from controller.offline.commandline import (
 from controller.offline.disrupt import DISRUPTION_SETTINGS
 from controller.offline.instancetypes import to_row
 from controller.offline.record.deployed import controller_options
-from controller.offline.record.redacting import redacted
+from controller.offline.record.redacting import redact
 from controller.offline.solve import read
 from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, load
 from controller.options import Options, OptionsError, to_environment
@@ -121,7 +121,7 @@ def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     def write() -> int:
         world = live(settings, where)
-        sys.stdout.write(json.dumps(redacted(world) if chosen.redact else world) + "\n")
+        sys.stdout.write(json.dumps(redact(world) if chosen.redact else world) + "\n")
         return 0
 
     return run_command(write)

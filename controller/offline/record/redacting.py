@@ -61,7 +61,7 @@ HARDWARE = frozenset(
 drivers and devices."""
 
 
-def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
+def redact(world: Mapping[str, Any]) -> dict[str, Any]:
     """Return the world with tokens instead of names that users chose."""
     collector = _Collector(frozenset(_numeric_labels(world)), dict(_composed_names(world)))
     _redact_world(world, collector)
@@ -77,7 +77,7 @@ class _Words(ABC):
     """Names of PersistentVolumeClaims that consist of a pod's name and a volume's name."""
 
     @abstractmethod
-    def replaced(self, word: str) -> str:
+    def replacement(self, word: str) -> str:
         """Return the replacement of a name."""
 
     @abstractmethod
@@ -90,7 +90,7 @@ class _Words(ABC):
             return self.namespace(value)
         if key in self.compared or (_is_public(key) and key not in OWN_VALUES):
             return value
-        return self.replaced(value)
+        return self.replacement(value)
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Collector(_Words):
     words: set[str] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
 
-    def replaced(self, word: str) -> str:
+    def replacement(self, word: str) -> str:
         self.words.update(self.composed.get(word, (word,)))
         return word
 
@@ -126,7 +126,7 @@ class _Tokens(_Words):
     names: Mapping[str, str]
     spaces: Mapping[str, str]
 
-    def replaced(self, word: str) -> str:
+    def replacement(self, word: str) -> str:
         return "-".join(
             self.names[part] if part else "" for part in self.composed.get(word, (word,))
         )
@@ -164,14 +164,16 @@ def _namespace(value: dict[str, Any], words: _Words) -> dict[str, Any]:
 
 def _type(row: dict[str, Any], words: _Words) -> dict[str, Any]:
     pools = row.get("nodePools")
-    return {**row, "nodePools": [pool and words.replaced(pool) for pool in pools]} if pools else row
+    return (
+        {**row, "nodePools": [pool and words.replacement(pool) for pool in pools]} if pools else row
+    )
 
 
 def _hardware(value: dict[str, Any], words: _Words) -> dict[str, Any]:
     result = {**value, "metadata": _object(value.get("metadata", {}), words)}
     spec = value.get("spec")
     if isinstance(spec, dict) and spec.get("nodeName"):
-        result["spec"] = {**spec, "nodeName": words.replaced(spec["nodeName"])}
+        result["spec"] = {**spec, "nodeName": words.replacement(spec["nodeName"])}
     status = value.get("status")
     if isinstance(status, dict) and "reservedFor" in status:
         result["status"] = {**status, "reservedFor": _object(status["reservedFor"], words)}
@@ -199,7 +201,7 @@ def _field(name: str, value: Any, words: _Words) -> Any:
         if name == "namespace":
             return words.namespace(value)
         if name in NAMES:
-            return words.replaced(value)
+            return words.replacement(value)
         if name == "providerID":
             return _provider_id(value, words)
         return value
@@ -214,7 +216,7 @@ def _field(name: str, value: Any, words: _Words) -> Any:
 
 def _provider_id(value: str, words: _Words) -> str:
     prefix, slash, instance = value.rpartition("/")
-    return f"{prefix}{slash}{words.replaced(instance)}" if instance else value
+    return f"{prefix}{slash}{words.replacement(instance)}" if instance else value
 
 
 def _is_public(key: str) -> bool:
