@@ -11,7 +11,7 @@ from controller.disruption.advice.adoption import outside, simulate_drain, trans
 from controller.disruption.advice.advising import Question
 from controller.disruption.advice.nodepools import (
     allow_values,
-    copy_edit,
+    labelled_copy_edit,
     with_edit,
     without_requirement,
 )
@@ -114,7 +114,7 @@ def test_a_copy_of_a_node_pool_with_the_missing_label_takes_the_pods() -> None:
     before = replace(before, snapshot=replace(before.snapshot, pods=(*before.snapshot.pods, picky)))
     (key,) = GROUP
 
-    changed = with_edit(before, copy_edit("default", key, "workers"))
+    changed = with_edit(before, labelled_copy_edit("default", key, "workers"))
 
     assert changed.node_pools.keys() == {"default", "workers"}
     assert simulate_drain(changed, {"a"}).staying == {}

@@ -89,7 +89,7 @@ def pool_edit(name: str, change: Callable[[NodePool], NodePool]) -> Edit:
     return edit
 
 
-def copy_edit(like: str, key: str, value: str) -> Edit:
+def labelled_copy_edit(like: str, key: str, value: str) -> Edit:
     """Return the edit that adds a copy of a NodePool whose nodes have one more label."""
 
     def edit(pools: Pools) -> Pools:

@@ -240,7 +240,7 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
         selector = f"{key}={','.join(wanted)}"
         if len(wanted) == 1 and pools and not _is_offered(pools, key, wanted[0]):
             like = min(pools)
-            edit = nodepools.copy_edit(like, key, wanted[0])
+            edit = nodepools.labelled_copy_edit(like, key, wanted[0])
             yield Obstacle(
                 kind="MissingNodePool",
                 what=f"no NodePool has the label {selector}, which {counted(len(pods), 'pod')} in "
