@@ -73,12 +73,12 @@ class Front:
         if kind is None:
             return _json({"message": f"{request.path} is not served"}, status=404)
         try:
-            return await self._asked(request, kind, namespace, *rest[1:])
+            return await self._respond(request, kind, namespace, *rest[1:])
         except ApiError as exc:
             said = {"kind": "Status", "message": str(exc), "reason": exc.reason}
             return _json(said, status=exc.status)
 
-    async def _asked(
+    async def _respond(
         self, request: web.Request, kind: Kind[Any], namespace: str, name: str = "", sub: str = ""
     ) -> web.StreamResponse:
         if request.method == "GET" and not name:
@@ -106,7 +106,7 @@ class Front:
         """Return a page; all pages of a listing show the objects of its first page's time."""
         number, _, offset = request.query.get("continue", "").partition("-")
         begin = int(offset or 0)
-        known = self._listings.pop(number) if number in self._listings else self._listed(kind)
+        known = self._listings.pop(number) if number in self._listings else self._list_bodies(kind)
         version, bodies = known
         end = begin + int(request.query.get("limit") or len(bodies) or 1)
         metadata = {"resourceVersion": version}
@@ -117,7 +117,7 @@ class Front:
         head = {"apiVersion": kind.api_version, "kind": f"{kind.name}List"}
         return _json({**head, "metadata": metadata, "items": bodies[begin:end]})
 
-    def _listed(self, kind: Kind[Any]) -> tuple[str, list[dict[str, Any]]]:
+    def _list_bodies(self, kind: Kind[Any]) -> tuple[str, list[dict[str, Any]]]:
         bodies = self.api.bodies(kind)
         return str(max((_version(body) for body in bodies), default=0)), bodies
 

@@ -105,9 +105,9 @@ class CreatedRun(Run):
     def _end(self) -> None:
         if self.settings.get("deletionProtection") == "true":
             self._record("destroy with deletion protection", {})
-            before = self._everything()
+            before = self._snapshot()
             self._expect(bool(self._operate(self.stage.destroy)), "the cluster was not protected")
-            self._expect(self._everything() == before, "a refused destroy changed something")
+            self._expect(self._snapshot() == before, "a refused destroy changed something")
             self._settle("unprotect", {**self.settings, "deletionProtection": "false"})
         super()._end()
 

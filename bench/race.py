@@ -91,17 +91,17 @@ def races(types: str) -> Iterator[Race]:
                 f"priced {what} {pods}",
                 "priced",
                 pods,
-                partial(worlds.priced, pods, types, limited=limited),
+                partial(worlds.priced_world, pods, types, limited=limited),
             )
-    yield Race("2000 nodes, 5000 pods", "existing", 5_000, partial(worlds.existing, 2_000, 5_000))
+    yield Race("2000 nodes, 5000 pods", "existing", 5_000, partial(worlds.many_nodes, 2_000, 5_000))
     for seed in range(20):
         pods = 500 if seed % 2 == 0 else 5_000
-        yield Race(f"mixed {pods} #{seed}", "mixed", pods, partial(worlds.mixed, pods, seed))
+        yield Race(f"mixed {pods} #{seed}", "mixed", pods, partial(worlds.mixed_world, pods, seed))
     for pods in (1, 10, 20, 40):
         for seed in range(3):
-            yield Race(f"few {pods} #{seed}", "few", pods, partial(worlds.mixed, pods, seed))
+            yield Race(f"few {pods} #{seed}", "few", pods, partial(worlds.mixed_world, pods, seed))
     # This world measures speed only. It is not one of the 20 whose costs are added up.
-    yield Race("mixed 20000", "mixed, large", 20_000, partial(worlds.mixed, 20_000, 20))
+    yield Race("mixed 20000", "mixed, large", 20_000, partial(worlds.mixed_world, 20_000, 20))
 
 
 def run(race: Race, folder: Path, repeat: int, limit: float, fee: float) -> Outcome:
@@ -131,9 +131,9 @@ def run(race: Race, folder: Path, repeat: int, limit: float, fee: float) -> Outc
         joiner_cost=ours.answer["cost"],
         first_cost=first.answer["cost"],
         lower_bound=engines.proven_bound(world),
-        karpenter_placed=_placed(theirs.answer) if theirs else None,
-        joiner_placed=_placed(ours.answer),
-        first_placed=_placed(first.answer),
+        karpenter_placed=_placed_count(theirs.answer) if theirs else None,
+        joiner_placed=_placed_count(ours.answer),
+        first_placed=_placed_count(first.answer),
         karpenter_mib=theirs.peak_mib if theirs else None,
         joiner_mib=ours.peak_mib,
     )
@@ -145,7 +145,7 @@ def _whole_cost(answer: Mapping[str, Any], fee: float) -> float:
     return cost + fee * len(answer["newNodes"])
 
 
-def _placed(answer: dict[str, object]) -> int:
+def _placed_count(answer: dict[str, object]) -> int:
     new, existing = answer["newNodes"], answer["existingNodes"]
     assert isinstance(new, list)
     assert isinstance(existing, dict)

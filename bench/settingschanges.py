@@ -171,16 +171,16 @@ class Run:
     def _settle(self, title: str, settings: dict[str, str]) -> bool:
         """Preview and apply settings; return whether they were applied."""
         self._record(title, settings)
-        before = self._everything()
+        before = self._snapshot()
         admitted = self._is_admitted(settings)
-        self._expect(self._everything() == before, "the preview changed something")
+        self._expect(self._snapshot() == before, "the preview changed something")
         refusal = self._operate(lambda: self.stage.up(**settings))
         if refusal and admitted:
             self._find(f"up failed where the preview succeeded: {refusal}")
         if not refusal and not admitted:
             self._find("up succeeded where the preview failed")
         if refusal and not admitted:
-            self._expect(self._everything() == before, "a refused up changed something")
+            self._expect(self._snapshot() == before, "a refused up changed something")
         if not refusal:
             self.settings = settings
             self._expect(not self.stage.up(**settings).any, "the second up changes something")
@@ -317,7 +317,7 @@ class Run:
 
     # what there is
 
-    def _everything(self) -> Any:
+    def _snapshot(self) -> Any:
         """Return what a refused operation must leave: state, outputs, cloud, cluster."""
         return (
             self.stage.recorded if self.stage.engine.stack_exists("dev") else (set(), {}),

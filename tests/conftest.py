@@ -43,7 +43,7 @@ BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
     "kubernetes": lambda: (binaries.control_plane(), binaries.kubernetes()),
     "pulumi": lambda: (binaries.pulumi(),),
     "pulumi-yaml": lambda: (binaries.pulumi(), binaries.pulumi_yaml()),
-    "karpenter": lambda: (engines.toolset(), engines.hashing()),
+    "karpenter": lambda: (engines.toolset(), engines.hash_toolset()),
     "browser": tuple,  # its fixture downloads it, like the next one's
     "go": tuple,
 }

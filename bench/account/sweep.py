@@ -54,7 +54,7 @@ def sweep(client: Client, installation: str, say: Callable[[str], None]) -> list
         say(f"terminating what still runs: {', '.join(alive)}")
         client("ec2").terminate_instances(InstanceIds=alive)
         client("ec2").get_waiter("instance_terminated").wait(InstanceIds=alive)
-    ended = _ended(client, installation)
+    ended = _ended_instances(client, installation)
     pages = client("resourcegroupstaggingapi").get_paginator("get_resources")
     wanted = [{"Key": labels.TAG_INSTALLATION, "Values": [installation]}]
     return sorted(
@@ -66,7 +66,7 @@ def sweep(client: Client, installation: str, say: Callable[[str], None]) -> list
     )
 
 
-def _ended(client: Client, installation: str) -> frozenset[str]:
+def _ended_instances(client: Client, installation: str) -> frozenset[str]:
     wanted = [
         {"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]},
         {"Name": "instance-state-name", "Values": ["shutting-down", "terminated"]},

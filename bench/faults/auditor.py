@@ -106,11 +106,11 @@ def inconsistencies(view: View) -> list[str]:
 
 def _static_pools(view: View) -> Iterator[str]:
     for pool, replicas in view.replicas.items():
-        if (there := len(_staying(view, pool))) != replicas:
+        if (there := len(_active_claims(view, pool))) != replicas:
             yield f"static NodePool {pool} has {there} of {replicas} NodeClaims"
 
 
-def _staying(view: View, pool: str) -> list[Body]:
+def _active_claims(view: View, pool: str) -> list[Body]:
     """Return the NodeClaims of a NodePool that are not being deleted."""
     return [
         claim for claim in _ours(view.claims)
@@ -203,7 +203,7 @@ def _cpu_for(gang: str, claim: Body, view: View) -> int:
     return max(requested, _cpu(allocatable) - others)
 
 
-def _nominated(pod: Body) -> str:
+def _nominated_instance(pod: Body) -> str:
     """Return the instance for whose node the pod is nominated, empty if it is not."""
     return str(pod.get("status", {}).get("nominatedNodeName", "")).partition(".")[0]
 
@@ -288,8 +288,8 @@ class Auditor:
     def check(self, view: View) -> None:
         """Check the invariants that hold at every moment."""
         self._launches(view)
-        self._shared(view)
-        self._spending(view)
+        self._shared_launches(view)
+        self._check_spending(view)
         self._check_foreign(view)
         self._endings(view)
         self._gangs(view)
@@ -304,7 +304,7 @@ class Auditor:
         """
         for pool, replicas in view.replicas.items():
             most = max(replicas, self._replicas.get(pool, 0))
-            there = len(_staying(view, pool))
+            there = len(_active_claims(view, pool))
             if there > most + math.ceil(SURGE * (there - 1)):
                 self.find(f"static NodePool {pool} has {there} NodeClaims, and {most} replicas")
             if there <= replicas:
@@ -364,7 +364,7 @@ class Auditor:
             others = {n["metadata"]["name"].partition(".")[0] for n in view.nodes}
             others |= {_instance(c) for c in view.claims if not _is_going(c)}
             others -= {_instance(c) for c in bought} | {""}
-            covered += sum(_requested_cpu(p) for p in members if _nominated(p) in others)
+            covered += sum(_requested_cpu(p) for p in members if _nominated_instance(p) in others)
             runs = any(p["spec"].get("nodeName") for p in members)
             if not bought or runs or covered >= wanted:
                 self._incomplete.pop(gang, None)
@@ -390,7 +390,7 @@ class Auditor:
             if token := _annotation(claim, SHARED_LAUNCH).partition("/")[0]:
                 self._sharing.setdefault(token, set()).add(claim["metadata"]["uid"])
 
-    def _shared(self, view: View) -> None:
+    def _shared_launches(self, view: View) -> None:
         """Check that a shared launch gets at most as many instances as NodeClaims were written."""
         for instance in view.instances:
             token = instance.tags.get(SHARED_LAUNCH, "")
@@ -400,11 +400,11 @@ class Auditor:
             if len(ids) > (claims := len(self._sharing.get(token, ()))):
                 self.find(f"launch {token} has {len(ids)} instances for {claims} NodeClaims")
 
-    def _spending(self, view: View) -> None:
+    def _check_spending(self, view: View) -> None:
         needed = least_cost(view.pods, self.instance_types)
         self._needs = [(at, n) for at, n in self._needs if at > view.at - REMEMBERED]
         self._needs.append((view.at, needed))
-        wasted = _wasted(view, max(n for _, n in self._needs), self.instance_types)
+        wasted = _waste(view, max(n for _, n in self._needs), self.instance_types)
         if wasted and not self._is_wasteful:
             self._is_wasteful = True
             self.find(f"{view.at:.0f} s: {wasted[0]}")
@@ -498,10 +498,10 @@ def unneeded_instances(view: View, instance_types: Sequence[InstanceType]) -> li
     They may cost `MOST_TIMES_NEEDED` times `least_cost`, and the price of one more instance, since
     instances are whole.
     """
-    return _wasted(view, least_cost(view.pods, instance_types), instance_types)
+    return _waste(view, least_cost(view.pods, instance_types), instance_types)
 
 
-def _wasted(view: View, needed: float, instance_types: Sequence[InstanceType]) -> list[str]:
+def _waste(view: View, needed: float, instance_types: Sequence[InstanceType]) -> list[str]:
     # A stopped instance costs nothing. An instance whose NodeClaim a user removed together with its
     # finalizers has no owner until garbage collection.
     claimed = {_provider(claim) for claim in view.claims}

@@ -217,7 +217,7 @@ class Surroundings:
         status = {
             "capacity": allocatable,
             "allocatable": allocatable,
-            "conditions": [_condition("Ready", "False", self._written(), "KubeletNotReady")],
+            "conditions": [_condition("Ready", "False", self._timestamp(), "KubeletNotReady")],
         }
         await self.api.patch(
             kinds.NODE, instance.hostname, {"status": status}, subresource="status"
@@ -251,7 +251,7 @@ class Surroundings:
             taints.append(NOT_READY)
         await self.api.patch(kinds.NODE, name, {"spec": {"taints": taints}})
         others = [c for c in node["status"]["conditions"] if c["type"] != "Ready"]
-        ready = _condition("Ready", status, self._written(), "Kubelet")
+        ready = _condition("Ready", status, self._timestamp(), "Kubelet")
         await self.api.patch(
             kinds.NODE, name, {"status": {"conditions": [*others, ready]}}, subresource="status"
         )
@@ -290,14 +290,14 @@ class Surroundings:
 
     def _with_ready(self, pod: Body, status: str) -> Body:
         others = [c for c in pod.get("status", {}).get("conditions", ()) if c["type"] != "Ready"]
-        return {"conditions": [*others, _condition("Ready", status, self._written())]}
+        return {"conditions": [*others, _condition("Ready", status, self._timestamp())]}
 
     async def _schedule(self) -> None:
         waiting = self.pending()
         if not waiting:
             return
         remaining = {
-            n["metadata"]["name"]: _left(n)
+            n["metadata"]["name"]: _allocatable_resources(n)
             for n in self.bodies(kinds.NODE)
             if not n["spec"].get("taints") and not n["spec"].get("unschedulable")
             and not _is_going(n) and _status(n, "Ready") == "True"
@@ -305,7 +305,7 @@ class Surroundings:
         }  # fmt: skip
         for pod in self.bodies(kinds.POD):
             if (left := remaining.get(pod["spec"].get("nodeName", ""))) is not None:
-                left.subtract(_asked(pod))
+                left.subtract(_requests(pod))
         places = NodeChooser(remaining)
         gangs: dict[str, list[dict[str, Any]]] = {}
         for pod in waiting:
@@ -314,9 +314,9 @@ class Surroundings:
             if group := pod["spec"].get("schedulingGroup"):
                 gangs.setdefault(group["podGroupName"], []).append(pod)
                 continue
-            chosen = places.find(_asked(pod), _nominated(pod))
+            chosen = places.find(_requests(pod), _nominated_node(pod))
             if chosen is not None:
-                remaining[chosen].subtract(_asked(pod))
+                remaining[chosen].subtract(_requests(pod))
             await self._report(pod, chosen)
         for name, pods in gangs.items():
             await self._schedule_gang(name, pods, remaining)
@@ -329,9 +329,11 @@ class Surroundings:
         places = NodeChooser(left)
         chosen: dict[str, str | None] = {}
         for pod in pods:
-            node = chosen[pod["metadata"]["name"]] = places.find(_asked(pod), _nominated(pod))
+            node = chosen[pod["metadata"]["name"]] = places.find(
+                _requests(pod), _nominated_node(pod)
+            )
             if node is not None:
-                left[node].subtract(_asked(pod))
+                left[node].subtract(_requests(pod))
         size = next(w.replicas for w in self.workloads if w.name == name)
         bound = sum(
             p["spec"].get("schedulingGroup", {}).get("podGroupName") == name
@@ -349,11 +351,11 @@ class Surroundings:
         """Bind a pod to a node, or report once that it is unschedulable."""
         name = pod["metadata"]["name"]
         if node is not None:
-            scheduled = _condition("PodScheduled", "True", self._written())
+            scheduled = _condition("PodScheduled", "True", self._timestamp())
             await self.api.patch(kinds.POD, name, {"spec": {"nodeName": node}}, namespace=NAMESPACE)
             await self._set_pod(name, {"conditions": [scheduled]})
         elif _status(pod, "PodScheduled") != "False":
-            scheduled = _condition("PodScheduled", "False", self._written(), "Unschedulable")
+            scheduled = _condition("PodScheduled", "False", self._timestamp(), "Unschedulable")
             await self._set_pod(name, {"conditions": [scheduled]})
 
     async def _budgets(self) -> None:
@@ -385,7 +387,7 @@ class Surroundings:
         """Return since when a condition holds that holds now."""
         return self._since.setdefault((uid, what), now)
 
-    def _written(self) -> str:
+    def _timestamp(self) -> str:
         moment = self.region.epoch + timedelta(seconds=self.region.now())
         return timestamp(moment)
 
@@ -405,7 +407,7 @@ def _allocatable(instance: Instance) -> dict[str, str]:
     return {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "pods": "58"}
 
 
-def _left(node: Body) -> Counter[str]:
+def _allocatable_resources(node: Body) -> Counter[str]:
     allocatable = node["status"]["allocatable"]
     return Counter(
         cpu=int(allocatable["cpu"].removesuffix("m")),
@@ -414,7 +416,7 @@ def _left(node: Body) -> Counter[str]:
     )
 
 
-def _asked(pod: Body) -> Counter[str]:
+def _requests(pod: Body) -> Counter[str]:
     requests = pod["spec"]["containers"][0]["resources"]["requests"]
     return Counter(
         cpu=int(requests["cpu"].removesuffix("m")),
@@ -423,7 +425,7 @@ def _asked(pod: Body) -> Counter[str]:
     )
 
 
-def _nominated(pod: Body) -> str:
+def _nominated_node(pod: Body) -> str:
     return str(pod.get("status", {}).get("nominatedNodeName", ""))
 
 

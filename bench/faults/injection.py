@@ -617,7 +617,7 @@ def _aws(code: str) -> Callable[[Call], Exception]:
     return lambda call: refusal(code, call.verb, "injected")
 
 
-def _throttled(call: Call) -> CloudProviderError:
+def _throttling_error(call: Call) -> CloudProviderError:
     return ThrottledError(f"{call.verb}: injected (RequestLimitExceeded)")
 
 
@@ -719,7 +719,7 @@ FAULTS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "api-slow": lambda c, n: Slow(c, n, "kubernetes", (0.5, 15.0)),
     "api-restart": ApiRestart,
     "webhook": _webhook,
-    "cloud-throttled": lambda c, n: Refusal(c, n, "aws", _throttled, share=0.5),
+    "cloud-throttled": lambda c, n: Refusal(c, n, "aws", _throttling_error, share=0.5),
     "cloud-exhausted": Exhausted,
     "cloud-quota": _quota,
     "cloud-unauthorized": Unauthorized,

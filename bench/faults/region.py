@@ -364,7 +364,7 @@ class Region:
 
     def describe_launch_templates(self, parameters: Mapping[str, Any]) -> Any:
         every = [(t, _tags(t["Tags"])) for t in self.templates.values()]
-        return [t for t, tags in every if _selected(parameters["Filters"], {}, tags)]
+        return [t for t, tags in every if _is_selected(parameters["Filters"], {}, tags)]
 
     def delete_launch_template(self, parameters: Mapping[str, Any]) -> Any:
         if self.templates.pop(parameters["LaunchTemplateName"], None) is None:
@@ -379,11 +379,11 @@ class Region:
             if before != asked:
                 raise refusal("IdempotentParameterMismatch", "create_fleet")
             return answer
-        answer = self._launched(parameters)
+        answer = self._launch(parameters)
         self._fleets[token] = asked, answer
         return answer
 
-    def _launched(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def _launch(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         target = parameters["TargetCapacitySpecification"]["DefaultTargetCapacityType"]
         errors, possible = [], []
         for config in parameters["LaunchTemplateConfigs"]:
@@ -447,17 +447,17 @@ class Region:
     def describe_instances(self, parameters: Mapping[str, Any]) -> Any:
         now = self.now()
         return [
-            {"Instances": [self._described(instance, now)]}
+            {"Instances": [self._describe(instance, now)]}
             for instance in self.instances.values()
             if instance.listed_at <= now
-            and _selected(
+            and _is_selected(
                 parameters["Filters"],
                 {"instance-id": instance.id, "instance-state-name": instance.state(now)},
                 instance.tags,
             )
         ]
 
-    def _described(self, instance: Instance, now: float) -> dict[str, Any]:
+    def _describe(self, instance: Instance, now: float) -> dict[str, Any]:
         return {
             "InstanceId": instance.id,
             "InstanceType": instance.type,
@@ -543,7 +543,7 @@ def _tags(listed: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in listed}
 
 
-def _selected(
+def _is_selected(
     filters: Iterable[Mapping[str, Any]], attributes: Mapping[str, str], tags: Mapping[str, str]
 ) -> bool:
     for one in filters:

@@ -176,7 +176,7 @@ class Replica:
             namespace=NAMESPACE,
             name=LEASE,
             identity=self.process.name,
-            on_change=self._changed,
+            on_change=self._on_leadership_change,
         )
         await leadership.hold(self._act)
 
@@ -184,7 +184,7 @@ class Replica:
         await self.watches.until_synced()
         await self.assembly.run()
 
-    def _changed(self, leads: bool) -> None:
+    def _on_leadership_change(self, leads: bool) -> None:
         self.leads = leads
 
 

@@ -195,13 +195,13 @@ class AwsWire:
         self._is_closed = False
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._started(service, operation, parameters)
+        answer: dict[str, Any] = await self._start(service, operation, parameters)
         return answer
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> list[dict[str, Any]]:
-        answer: list[dict[str, Any]] = await self._started(service, operation, parameters)
+        answer: list[dict[str, Any]] = await self._start(service, operation, parameters)
         return answer
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -213,15 +213,15 @@ class AwsWire:
         if self._in_flight:
             await asyncio.wait(self._in_flight)
 
-    async def _started(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Any:
+    async def _start(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Any:
         if self._is_closed:
             raise UnreachableError("the controller is stopping", reason="Stopping")
         task = asyncio.ensure_future(self._through(service, operation, parameters))
         self._in_flight.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _forget(self, task: asyncio.Task[Any]) -> None:
         self._in_flight.discard(task)
         if not task.cancelled():
             task.exception()  # the waiting process may have been killed

@@ -141,15 +141,15 @@ async def measure(
     meter = Meter(lambda: {"controller": _pids(process.pid)})
     metering = asyncio.create_task(meter.run())
     try:
-        await _decided(front, process)
+        await _wait_for_nodeclaim(front, process)
         first = time.monotonic() - began
         await asyncio.sleep(REST_SECONDS)
         rest = _memory_of_family(process.pid)
-        started = await _reported(process)
+        started = await _request_report(process)
         async with busy(front.api, opened, metrics):
             events = await write_events(front.api, rate, seconds)
         await asyncio.sleep(1)
-        seen = await _reported(process)
+        seen = await _request_report(process)
         stirred = _memory_of_family(process.pid)
         series = await _series(metrics)
     finally:
@@ -162,7 +162,7 @@ async def measure(
     _show(nodes, pods, first, rest, stirred, peak, series, events, started, seen)
 
 
-async def _decided(front: Front, controller: asyncio.subprocess.Process) -> None:
+async def _wait_for_nodeclaim(front: Front, controller: asyncio.subprocess.Process) -> None:
     """Wait for the first NodeClaim. Fail if the controller ends before."""
     first, ended = (asyncio.ensure_future(each) for each in (
         front.created["nodeclaims"].wait(), controller.wait(),
@@ -253,7 +253,7 @@ def _pids(pid: int) -> list[int]:
     return [pid]
 
 
-async def _reported(process: asyncio.subprocess.Process) -> dict[str, Any]:
+async def _request_report(process: asyncio.subprocess.Process) -> dict[str, Any]:
     """Return the controller's measurements since the last report."""
     process.send_signal(signal.SIGUSR1)
     assert process.stdout is not None

@@ -36,12 +36,12 @@ class Observer:
         """Measure the callbacks of the event loop from now on."""
         run = asyncio.Handle._run
 
-        def measured(handle: asyncio.Handle) -> None:
+        def run_and_measure(handle: asyncio.Handle) -> None:
             worked = time.thread_time()
             run(handle)
             self.longest_step = max(self.longest_step, time.thread_time() - worked)
 
-        asyncio.Handle._run = measured  # type: ignore[assignment]
+        asyncio.Handle._run = run_and_measure  # type: ignore[assignment]
 
     async def beat(self) -> None:
         """Measure how late the event loop runs, until cancelled."""
@@ -117,9 +117,9 @@ def _observe_pods(observer: Observer) -> None:
 
     observe = Cluster.observe
 
-    def observed(self: Cluster, kind: Kind[T], value: T) -> None:
+    def observe_and_measure(self: Cluster, kind: Kind[T], value: T) -> None:
         observe(self, kind, value)
         if kind == POD and (sent := value.metadata.annotations.get(SENT)):
             observer.delays.append(time.monotonic() - float(sent))
 
-    Cluster.observe = observed  # type: ignore[method-assign]
+    Cluster.observe = observe_and_measure  # type: ignore[method-assign]

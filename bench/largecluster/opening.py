@@ -118,12 +118,12 @@ def attachment(number: int) -> dict[str, Any]:
 def waiting_pods(nodes: int) -> Iterator[dict[str, Any]]:
     """Yield the pods for `nodes` nodes: per node one with anti-affinity, and `OTHERS` more."""
     for number in range(nodes):
-        yield _waiting("anchor", number, "6", alone=True)
+        yield _pending_pod("anchor", number, "6", alone=True)
         for other in range(OTHERS):
-            yield _waiting(f"web-{other}", number, "800m", alone=False)
+            yield _pending_pod(f"web-{other}", number, "800m", alone=False)
 
 
-def _waiting(app: str, number: int, cpu: str, *, alone: bool) -> dict[str, Any]:
+def _pending_pod(app: str, number: int, cpu: str, *, alone: bool) -> dict[str, Any]:
     selector = {"matchLabels": {"app": app}}
     spec: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}],
@@ -179,7 +179,7 @@ class Region:
         if name.startswith("background-") or name in self.joined or not status.get("providerID"):
             return
         self.joined.add(name)
-        self.api.store_json(kinds.NODE, _joined(name, body["metadata"]["labels"], status))
+        self.api.store_json(kinds.NODE, _new_node(name, body["metadata"]["labels"], status))
         if len(self.joined) >= self.nodes:
             for each in self.joined:
                 self._get_ready(f"node-of-{each}")
@@ -219,7 +219,7 @@ class Region:
         self.api.store_json(kinds.POD, {**body, "spec": bound, "status": status})
 
 
-def _joined(claim: str, carried: dict[str, str], status: dict[str, Any]) -> dict[str, Any]:
+def _new_node(claim: str, carried: dict[str, str], status: dict[str, Any]) -> dict[str, Any]:
     name = f"node-of-{claim}"
     return {
         "metadata": {"name": name, "labels": {**carried, labels.HOSTNAME: name}},

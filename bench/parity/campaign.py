@@ -39,10 +39,10 @@ def verdicts_in_parallel(
 ) -> Iterator[comparison.Verdict]:
     """Yield verdicts on the worlds of the seeds, computed on every processor."""
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as processes:
-        yield from processes.map(_judged, seeds, theirs, chunksize=8)
+        yield from processes.map(_judge, seeds, theirs, chunksize=8)
 
 
-def _judged(seed: int, their: comparison.Answer) -> comparison.Verdict:
+def _judge(seed: int, their: comparison.Answer) -> comparison.Verdict:
     return comparison.solve_and_compare(
         generated.world(seed), their, features=generated.features(seed)
     )

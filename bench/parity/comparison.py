@@ -79,14 +79,14 @@ def compare(world: World, our: Answer, their: Answer, *, features: Sequence[str]
     failures = [f"rule broken: {finding}" for finding in findings(world, our, types)]
     differences: list[str] = []
     if "error" in their:
-        failures += _disproved(world, {"ours": our})
+        failures += _disproofs(world, {"ours": our})
         differences.append(f"Karpenter gives no answer: {their['error']}")
         return Verdict(tuple(failures), tuple(differences), (), our["cost"], 0.0)
     theirs = findings(world, their, types)
     # Pods that Karpenter places on existing nodes are placed regardless of the NodePool's weight.
     faults = [finding for finding in theirs if finding.rule != POOL_ORDER]
     is_ordered = len(faults) == len(theirs)
-    failures += _disproved(world, {"ours": our} | ({"Karpenter's": their} if not faults else {}))
+    failures += _disproofs(world, {"ours": our} | ({"Karpenter's": their} if not faults else {}))
     if not faults:
         scarce = bool(SHARED & set(features))
         failures += _left_over(world, our, their, scarce=scarce)
@@ -101,7 +101,7 @@ def compare(world: World, our: Answer, their: Answer, *, features: Sequence[str]
     return Verdict(tuple(failures), tuple(differences), tuple(theirs), our["cost"], their["cost"])
 
 
-def _disproved(world: World, answers: Mapping[str, Answer]) -> list[str]:
+def _disproofs(world: World, answers: Mapping[str, Answer]) -> list[str]:
     """Return the answers that cost less than the proven bound for the pods they place."""
     read = load(world)
     bounds: dict[frozenset[str], float] = {}
@@ -123,7 +123,7 @@ def _disproved(world: World, answers: Mapping[str, Answer]) -> list[str]:
 
 
 def _left_over(world: World, our: Answer, their: Answer, *, scarce: bool) -> list[str]:
-    behind, behind_there = _unplaced(world, our), _unplaced(world, their)
+    behind, behind_there = _unplaced_kinds(world, our), _unplaced_kinds(world, their)
     if scarce:
         excess = behind.total() - behind_there.total()
         return [f"left over: {excess} more than Karpenter leaves"] if excess > 0 else []
@@ -138,7 +138,7 @@ def _left_over(world: World, our: Answer, their: Answer, *, scarce: bool) -> lis
 
 def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[str]]:
     """Return failures and differences in the same pods' cost and in preferences granted."""
-    if _unplaced(world, our) != _unplaced(world, their):
+    if _unplaced_kinds(world, our) != _unplaced_kinds(world, their):
         return [], []
     text = f"{our['cost']:.4f} $/h, Karpenter {their['cost']:.4f}"
     mine, theirs = grantedpreferences.score(world, our), grantedpreferences.score(world, their)
@@ -177,6 +177,6 @@ def _kinds(world: World) -> dict[str, str]:
     return kinds
 
 
-def _unplaced(world: World, answer: Answer) -> Counter[str]:
+def _unplaced_kinds(world: World, answer: Answer) -> Counter[str]:
     kinds = _kinds(world)
     return Counter(kinds[key] for key in answer["unschedulable"])

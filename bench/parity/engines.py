@@ -74,7 +74,7 @@ def toolset() -> binaries.Toolset:
 
 
 @cache
-def hashing() -> binaries.Toolset:
+def hash_toolset() -> binaries.Toolset:
     """Return the toolset with the program that prints Karpenter's hashes of objects.
 
     It is not in `toolset`, because it depends on the Go types of Karpenter's AWS provider.
@@ -111,7 +111,7 @@ def karpenter_hashes(
     Raises EngineFailedError.
     """
     done = subprocess.run(
-        [binaries.Supply(progress=progress).obtain(hashing()) / "hashes", ca_bundle],
+        [binaries.Supply(progress=progress).obtain(hash_toolset()) / "hashes", ca_bundle],
         input=b"\n".join(json.dumps(wire).encode() for wire in objects),
         capture_output=True,
         env={**os.environ, "TZ": "UTC"},
@@ -140,7 +140,7 @@ def karpenter(world: Path, *, repeat: int = 1, limit: float | None = None) -> An
     The world is solved `repeat` times, and the answer's seconds are the median. Raises
     EngineFailedError, or TooSlowError after the limit.
     """
-    return _asked([str(binary("parity")), "-repeat", str(repeat), str(world)], limit=limit)
+    return _ask([str(binary("parity")), "-repeat", str(repeat), str(world)], limit=limit)
 
 
 def karpenter_batch(worlds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -266,7 +266,7 @@ def joiner(world: Path, *, repeat: int = 1, first: bool = False) -> Answered:
     If `first`, Joiner returns its first answer instead of its best. Raises EngineFailedError.
     """
     time_limit = ["--time-limit", "0"] if first else []
-    return _asked([*SOLVE, "--repeat", str(repeat), *time_limit, str(world)])
+    return _ask([*SOLVE, "--repeat", str(repeat), *time_limit, str(world)])
 
 
 def proven_bound(world: Path) -> float:
@@ -275,12 +275,12 @@ def proven_bound(world: Path) -> float:
     It holds for every answer that places at least the pods that Joiner places. Raises
     EngineFailedError.
     """
-    bound = _asked([*SOLVE, "--prove", str(world)]).answer["lowerBound"]
+    bound = _ask([*SOLVE, "--prove", str(world)]).answer["lowerBound"]
     assert isinstance(bound, float)
     return bound
 
 
-def _asked(command: list[str], *, limit: float | None = None) -> Answered:
+def _ask(command: list[str], *, limit: float | None = None) -> Answered:
     with tempfile.NamedTemporaryFile(prefix="joiner-peak-") as peak:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(MODULE / "peak.py"), peak.name, *command],

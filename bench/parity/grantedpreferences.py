@@ -23,10 +23,10 @@ def score(world: Object, answer: Object) -> float:
     """Return the sum of the weights of the preferences that an answer grants."""
     placed = Replay(world, answer, world["instanceTypes"]).cheapest()
     lookup = Lookup(world)
-    return sum(_granted(pod, node_info, placed, lookup) for pod, node_info in placed)
+    return sum(_granted_weight(pod, node_info, placed, lookup) for pod, node_info in placed)
 
 
-def _granted(
+def _granted_weight(
     pod: Object, node_info: NodeInfo, placed: Sequence[tuple[Object, NodeInfo]], lookup: Lookup
 ) -> float:
     affinity = pod["spec"].get("affinity") or {}

@@ -129,7 +129,7 @@ def benchmark_types(count: int = 400) -> list[Object]:
     ]
 
 
-def _sized(chance: random.Random) -> dict[str, Any]:
+def _random_size(chance: random.Random) -> dict[str, Any]:
     return {"cpu": chance.choice(CPU_MILLI), "memory": chance.choice(MEMORY_MIB)}
 
 
@@ -152,7 +152,7 @@ def diverse(pods: int, seed: int = 42) -> World:
         }
         return pod(
             f"spread-{key.split('/')[1]}-{number}",
-            **_sized(chance),
+            **_random_size(chance),
             labels=letter("my-label"),
             topologySpreadConstraints=[constraint],
         )
@@ -161,29 +161,29 @@ def diverse(pods: int, seed: int = 42) -> World:
         labels = letter("my-affininity")
         return pod(
             f"near-{number}",
-            **_sized(chance),
+            **_random_size(chance),
             labels=labels,
-            affinity={"podAffinity": required(labels, ZONE)},
+            affinity={"podAffinity": required_term(labels, ZONE)},
         )
 
-    def apart(number: int) -> Object:
+    def alone(number: int) -> Object:
         labels = {"app": "nginx"}
         return pod(
             f"apart-{number}",
-            **_sized(chance),
+            **_random_size(chance),
             labels=labels,
-            affinity={"podAntiAffinity": required(labels, HOSTNAME)},
+            affinity={"podAntiAffinity": required_term(labels, HOSTNAME)},
         )
 
     def generic(number: int) -> Object:
-        return pod(f"generic-{number}", **_sized(chance), labels=letter("my-label"))
+        return pod(f"generic-{number}", **_random_size(chance), labels=letter("my-label"))
 
     fifth = pods // 5
     made = [generic(n) for n in range(fifth)]
     made += [spread(n, ZONE) for n in range(fifth)]
     made += [spread(n, HOSTNAME) for n in range(fifth)]
     made += [near(n) for n in range(fifth)]
-    made += [apart(n) for n in range(fifth)]
+    made += [alone(n) for n in range(fifth)]
     made += [generic(fifth + n) for n in range(pods - len(made))]
     limits = {"cpu": "10000000", "memory": "10000000Gi"}
     return {
@@ -193,7 +193,7 @@ def diverse(pods: int, seed: int = 42) -> World:
     }
 
 
-def required(labels: Mapping[str, str], key: str) -> Object:
+def required_term(labels: Mapping[str, str], key: str) -> Object:
     """Return a required pod (anti-)affinity term."""
     term = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": key}
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -207,9 +207,9 @@ def preferences(pods: int = 4000, seed: int = 42) -> World:
     """
     chance = random.Random(seed)
     labels = {"app": "nginx"}
-    size = _sized(chance)
+    size = _random_size(chance)
 
-    def apart(weight: int, key: str) -> Object:
+    def anti_affinity_term(weight: int, key: str) -> Object:
         term = {"labelSelector": {"matchLabels": labels}, "topologyKey": key}
         return {"weight": weight, "podAffinityTerm": term}
 
@@ -221,7 +221,10 @@ def preferences(pods: int = 4000, seed: int = 42) -> World:
             ]
         },
         "podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [apart(10, ZONE), apart(1, HOSTNAME)]
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                anti_affinity_term(10, ZONE),
+                anti_affinity_term(1, HOSTNAME),
+            ]
         },
     }
     world = diverse(0)
@@ -232,7 +235,7 @@ def preferences(pods: int = 4000, seed: int = 42) -> World:
 # Priced worlds, with the real instance types that come with Karpenter's module.
 
 
-def priced(pods: int, types: str, *, limited: bool, seed: int = 7) -> World:
+def priced_world(pods: int, types: str, *, limited: bool, seed: int = 7) -> World:
     """Return pods in 50 shapes, and the instance types in the file `types`.
 
     If `limited`, the NodePool allows only families c, m and r of generation 5 and later.
@@ -320,7 +323,7 @@ def mixed_types(chance: random.Random) -> list[Object]:
     return kinds
 
 
-def mixed(pods: int, seed: int) -> World:
+def mixed_world(pods: int, seed: int) -> World:
     """Return two NodePools with weights and taints, constrained pods, and a DaemonSet."""
     chance = random.Random(seed)
     team = {"key": "team", "value": "batch", "effect": "NoSchedule"}
@@ -369,14 +372,14 @@ def beside_others() -> World:
     def group(app: str, count: int, *, beside: str = "", **spec: Any) -> list[Object]:
         labels, affinity = {"app": app}, spec.pop("affinity", {})
         if beside:
-            affinity = {**affinity, "podAffinity": required({"app": beside}, HOSTNAME)}
+            affinity = {**affinity, "podAffinity": required_term({"app": beside}, HOSTNAME)}
         return [
             pod(f"{app}-{n}", cpu=250, memory=256, labels=labels, affinity=affinity, **spec)
             for n in range(count)
         ]
 
-    def repelling(app: str) -> Object:
-        return {"podAntiAffinity": required({"app": app}, HOSTNAME)}
+    def anti_affinity(app: str) -> Object:
+        return {"podAntiAffinity": required_term({"app": app}, HOSTNAME)}
 
     spread = {
         "maxSkew": 2,
@@ -386,13 +389,13 @@ def beside_others() -> World:
     }
     port = {"name": "app", "image": "app", "ports": [{"containerPort": 80, "hostPort": 80}]}
     return {
-        **mixed(0, 1),
+        **mixed_world(0, 1),
         "pods": [
             *group("db", 4),
-            *group("apart", 3, beside="db", affinity=repelling("apart")),
+            *group("apart", 3, beside="db", affinity=anti_affinity("apart")),
             *group("even", 6, beside="db", topologySpreadConstraints=[spread]),
             *group("port", 3, beside="db", containers=[port]),
-            *group("own", 3, beside="own", affinity=repelling("own")),
+            *group("own", 3, beside="own", affinity=anti_affinity("own")),
             *group("own-port", 3, beside="own-port", containers=[port]),
         ],
     }
@@ -413,7 +416,7 @@ def _group(chance: random.Random, name: str, size: int) -> list[Object]:
 ConstraintWriter = Callable[[random.Random, Mapping[str, str], dict[str, Any]], None]
 
 
-def _nothing(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
+def _no_constraint(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
     """Add no constraint: most groups run anywhere."""
 
 
@@ -449,15 +452,15 @@ def _spread(key: str) -> ConstraintWriter:
 
 
 def _near(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
-    spec["affinity"] = {"podAffinity": required(labels, ZONE)}
+    spec["affinity"] = {"podAffinity": required_term(labels, ZONE)}
 
 
-def _apart(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
-    spec["affinity"] = {"podAntiAffinity": required(labels, HOSTNAME)}
+def _anti_affinity(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
+    spec["affinity"] = {"podAntiAffinity": required_term(labels, HOSTNAME)}
 
 
 CONSTRAINTS: tuple[ConstraintWriter, ...] = (
-    *(_nothing,) * 8,
+    *(_no_constraint,) * 8,
     _select(CAPACITY_TYPE, "on-demand"),
     _select(ZONE, *ZONES),
     _select(ARCH, "amd64", "arm64"),
@@ -465,13 +468,13 @@ CONSTRAINTS: tuple[ConstraintWriter, ...] = (
     _spread(ZONE),
     _spread(HOSTNAME),
     _near,
-    _apart,
+    _anti_affinity,
 )
 
 
-def existing(nodes: int = 2000, pods: int = 5000, seed: int = 11) -> World:
+def many_nodes(nodes: int = 2000, pods: int = 5000, seed: int = 11) -> World:
     """Return many nodes that are two thirds full, and pods of which most should fit on them."""
-    world = mixed(pods, seed)
+    world = mixed_world(pods, seed)
     chance = random.Random(seed)
     kinds = [t for t in world["instanceTypes"] if t["capacity"]["cpu"] in ("8", "16")]
     world["nodes"], world["nodeClaims"] = [], []

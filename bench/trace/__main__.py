@@ -22,7 +22,7 @@ from rich.console import Console
 
 from bench.nodeprice import VOLUMES, add_fee
 from bench.parity import engines
-from bench.trace.report import Pair, table, verdicts, written
+from bench.trace.report import Pair, as_json, table, verdicts
 from bench.trace.runs import Conditions, outcomes
 from bench.trace.traces import TRACES
 from testbed.progress import Terminal
@@ -101,7 +101,7 @@ def main() -> int:
             f"against {pair.karpenter.measured.evictions}"
         )
         # Written after each trace, so that an aborted run keeps its results.
-        answer = written(pairs, policy=chosen.policy, **asdict(conditions))
+        answer = as_json(pairs, policy=chosen.policy, **asdict(conditions))
         chosen.json.write_text(json.dumps(answer, indent=1) + "\n")
     order = [one.name for one in TRACES]
     pairs.sort(key=lambda one: (order.index(one.trace), one.seed))

@@ -22,11 +22,11 @@ def bind(cluster: Cluster) -> list[Member]:
     bound = []
     hopeless: set[Workload] = set()
     for member in list(cluster.waiting.values()):
-        node = _nominated(cluster, member)
+        node = _nominated_node(cluster, member)
         if node is None:
             if member.workload in hopeless:
                 continue
-            found = [one for one in _allowed(cluster, member, open_) if _fits(member, one)]
+            found = [one for one in _allowed_nodes(cluster, member, open_) if _fits(member, one)]
             if not found:
                 hopeless.add(member.workload)
                 continue
@@ -36,12 +36,12 @@ def bind(cluster: Cluster) -> list[Member]:
     return bound
 
 
-def _nominated(cluster: Cluster, member: Member) -> Node | None:
+def _nominated_node(cluster: Cluster, member: Member) -> Node | None:
     """Return the open node for which the pod is nominated, if the pod still fits there."""
     node = cluster.nodes.get(member.nominated)
     if node is None or not node.open:
         return None
-    if next(iter(_allowed(cluster, member, [node])), None) and _fits(member, node):
+    if next(iter(_allowed_nodes(cluster, member, [node])), None) and _fits(member, node):
         return node
     cluster.nominate(member, None)  # the nomination failed
     return None
@@ -68,7 +68,7 @@ def _score(member: Member, node: Node) -> float:
     return (cpu + memory) / 2 + 1 - abs(cpu - memory) / 2
 
 
-def _allowed(cluster: Cluster, member: Member, nodes: Iterable[Node]) -> Iterable[Node]:
+def _allowed_nodes(cluster: Cluster, member: Member, nodes: Iterable[Node]) -> Iterable[Node]:
     workload = member.workload
     nodes = [one for one in nodes if _is_selected(workload, one)]
     if workload.apart:

@@ -124,11 +124,11 @@ class Node:
         quiet_at = self.quiet_at(wait)
         return quiet_at is not None and quiet_at <= now
 
-    def seen(self, now: float, wait: timedelta | None) -> StateNode:
+    def state_node(self, now: float, wait: timedelta | None) -> StateNode:
         """Return the node as the controller sees it."""
         return self._as_seen(now, wait)[1]
 
-    def written(self, now: float, wait: timedelta | None) -> tuple[Object | None, Object]:
+    def wires(self, now: float, wait: timedelta | None) -> tuple[Object | None, Object]:
         """Return the Node and the NodeClaim as JSON-ready values.
 
         The Node is None if the instance has not joined yet.
@@ -144,11 +144,11 @@ class Node:
         if self._view is None or self._view[0] != key:
             self._view = (
                 key,
-                *self._rendered(consolidatable, nominated=now < self.nominated_until),
+                *self._render(consolidatable, nominated=now < self.nominated_until),
             )
         return self._view
 
-    def _rendered(
+    def _render(
         self, consolidatable: bool, *, nominated: bool
     ) -> tuple[StateNode, Object | None, Object]:
         node, claim = self.state.node, self.state.claim
@@ -201,14 +201,14 @@ class Node:
         if nominated:
             # A nomination is in the controller's memory and protects the node from disruption.
             written["metadata"]["annotations"] = {labels.DO_NOT_DISRUPT: "true"}
-        return _departing(written) if self.leaving else written
+        return _as_deleting(written) if self.leaving else written
 
     def _claim(self, state: StateNode) -> Object:
         written: Object = to_wire(state.claim)
-        return _departing(written) if self.leaving else written
+        return _as_deleting(written) if self.leaving else written
 
 
-def _departing(written: Object) -> Object:
+def _as_deleting(written: Object) -> Object:
     metadata = {
         **written["metadata"],
         "deletionTimestamp": written["metadata"]["creationTimestamp"],
@@ -267,13 +267,16 @@ class Cluster:
 
     def offer(self) -> tuple[InstanceType, ...]:
         """Return the instance types, with the offerings that are unavailable now marked so."""
-        return self._offered()[1]
+        return self._current_offer()[1]
 
-    def _offered(self) -> tuple[frozenset[Market], tuple[InstanceType, ...], list[Object]]:
+    def _current_offer(self) -> tuple[frozenset[Market], tuple[InstanceType, ...], list[Object]]:
         closed = frozenset(self.closed)
         if self._offer is None or self._offer[0] != closed:
             types = tuple(
-                replace(one, offerings=tuple(self._held(one.name, o) for o in one.offerings))
+                replace(
+                    one,
+                    offerings=tuple(self._with_availability(one.name, o) for o in one.offerings),
+                )
                 for one in self._bought
             )
             rows = [
@@ -288,7 +291,7 @@ class Cluster:
             self._offer = closed, types, rows
         return self._offer
 
-    def _held(self, name: str, offering: Offering) -> Offering:
+    def _with_availability(self, name: str, offering: Offering) -> Offering:
         market = name, offering.zone, offering.capacity_type
         return replace(offering, available=False) if market in self.closed else offering
 
@@ -424,7 +427,7 @@ class Cluster:
         node.last_pod_event = self.now
         self.revision += 1
 
-    def running(self) -> Iterator[Member]:
+    def running_pods(self) -> Iterator[Member]:
         """Yield the pods that occupy capacity, including terminating ones."""
         for node in self.nodes.values():
             yield from node.pods.values()
@@ -435,8 +438,10 @@ class Cluster:
         """Return the cluster as a snapshot for the engine."""
         types = self.offer()
         return Snapshot(
-            nodes=tuple(one.seen(self.now, self.waits[one.pool]) for one in self.nodes.values()),
-            pods=tuple(one.seen for one in self.running()),
+            nodes=tuple(
+                one.state_node(self.now, self.waits[one.pool]) for one in self.nodes.values()
+            ),
+            pods=tuple(one.seen for one in self.running_pods()),
             node_pools=tuple(self.node_pools.values()),
             instance_types=dict.fromkeys(self.node_pools, types),
             daemon_sets=(self._daemons,),
@@ -452,14 +457,14 @@ class Cluster:
         gone = frozenset(without)
         asked = {one.key: one for one in waiting}
         nodes = [one for one in self.nodes.values() if one.name not in gone]
-        written = [one.written(self.now, self.waits[one.pool]) for one in nodes]
+        written = [one.wires(self.now, self.waits[one.pool]) for one in nodes]
         there = {one.name for one in nodes}
         return {
             "pods": [
-                *(to_wire(one.waiting()) if one.node else one.written() for one in asked.values()),
+                *(to_wire(one.as_pending()) if one.node else one.wire() for one in asked.values()),
                 *(
-                    one.written()
-                    for one in self.running()
+                    one.wire()
+                    for one in self.running_pods()
                     if one.key not in asked and one.node in there
                 ),
             ],
@@ -468,7 +473,7 @@ class Cluster:
             "nodePools": list(self.pools),
             "daemonSets": [self.daemon_set],
             "podDisruptionBudgets": [to_wire(one) for one in self._budgets()],
-            "instanceTypes": self._offered()[2],
+            "instanceTypes": self._current_offer()[2],
         }
 
     def _budgets(self) -> Iterator[PodDisruptionBudget]:

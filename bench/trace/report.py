@@ -74,7 +74,7 @@ class Pair:
         return self.joiner.measured.longest_pending > self.karpenter.measured.longest_pending
 
 
-def written(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
+def as_json(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
     """Return all results and the run's arguments as JSON-ready values."""
     return {
         **asked,
@@ -84,8 +84,8 @@ def written(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
                 "seed": one.seed,
                 "costRatio": one.ratio,
                 "costRepacked": one.repacked_cost,
-                "karpenter": _written(one.karpenter),
-                "joiner": _written(one.joiner),
+                "karpenter": _outcome_as_json(one.karpenter),
+                "joiner": _outcome_as_json(one.joiner),
             }
             for one in pairs
         ],
@@ -93,7 +93,7 @@ def written(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
     }
 
 
-def _written(outcome: Outcome) -> dict[str, Any]:
+def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         **asdict(outcome.measured),
         "costWhenOnlyEmptyNodesGo": outcome.idle.cost,

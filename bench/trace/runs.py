@@ -125,7 +125,7 @@ def outcomes(
         parts = dict.fromkeys(runs, 0)
         while left:
             done, _ = wait(left, timeout=0.5, return_when="FIRST_COMPLETED")
-            for run, part in _told(queue):
+            for run, part in _drain(queue):
                 parts[run] = part
             busy = [run for run, part in parts.items() if 0 < part < PARTS and run not in found]
             stage.update(
@@ -145,7 +145,7 @@ def outcomes(
                     yield Pair(run.trace, theirs, ours, seed=run.seed)
 
 
-def _told(queue: Queue[tuple[Run, int]]) -> Iterator[tuple[Run, int]]:
+def _drain(queue: Queue[tuple[Run, int]]) -> Iterator[tuple[Run, int]]:
     while True:
         try:
             yield queue.get_nowait()

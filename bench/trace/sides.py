@@ -127,7 +127,7 @@ class Joiner:
         """
         members = {one.key: one for one in waiting}
         asked = [one.seen for one in waiting if one.key not in placed]
-        snapshot = with_placed(cluster.snapshot(), _expected(members, placed))
+        snapshot = with_placed(cluster.snapshot(), _expected_pods(members, placed))
         results = schedule(asked, snapshot=snapshot)
         return Placement(assigned(results.new_nodes, asked), results.existing_nodes)
 
@@ -187,7 +187,7 @@ class Joiner:
         )
 
 
-def _expected(members: Mapping[str, Member], placed: Mapping[str, str]) -> list[Pod]:
+def _expected_pods(members: Mapping[str, Member], placed: Mapping[str, str]) -> list[Pod]:
     return [
         msgspec.structs.replace(
             one.seen, spec=msgspec.structs.replace(one.seen.spec, node_name=placed[key])

@@ -182,7 +182,7 @@ class Simulator:
             say(now)
         self.cluster.now = self.length
         for member in self.cluster.waiting.values():
-            self._waited(self.length - member.created)
+            self._record_wait(self.length - member.created)
         cost, hours = self.cluster.totals()
         return Measured(
             cost=cost,
@@ -320,7 +320,7 @@ class Simulator:
             daemon_sets=snapshot.daemon_sets,
         )
         pods = [
-            member.waiting()
+            member.as_pending()
             for workload in self.cluster.workloads.values()
             for member in workload.pods.values()
         ]
@@ -368,7 +368,7 @@ class Simulator:
         )
 
     def _create_pod(self, workload: Workload) -> None:
-        member = Member.born(workload, next(self._numbers), self.cluster.now)
+        member = Member.create(workload, next(self._numbers), self.cluster.now)
         workload.pods[member.name] = member
         self.cluster.waiting[member.key] = member
         self.cluster.revision += 1
@@ -380,7 +380,7 @@ class Simulator:
 
         The pod becomes ready, and completes if it is a Job's.
         """
-        self._waited(self.cluster.now - member.created)
+        self._record_wait(self.cluster.now - member.created)
         self._placed.pop(member.key, None)
         self._asked.discard(member.key)
 
@@ -394,7 +394,7 @@ class Simulator:
         if member.workload.run_for is not None:
             self.after(member.workload.run_for, lambda: self._completes(member))
 
-    def _waited(self, seconds: float) -> None:
+    def _record_wait(self, seconds: float) -> None:
         self._pending += seconds
         self._longest = max(self._longest, seconds)
 
@@ -410,7 +410,7 @@ class Simulator:
         self._placed.pop(member.key, None)
         self._asked.discard(member.key)
         if waited:
-            self._waited(self.cluster.now - member.created)
+            self._record_wait(self.cluster.now - member.created)
         elif at_once:
             self._gone(member)
         else:
@@ -448,9 +448,9 @@ class Simulator:
         self.at(closes, self._batch_closes)
 
     def _pods_to_place(self) -> list[str]:
-        return [key for key in self._moving() if key not in self._placed]
+        return [key for key in self._moving_pods() if key not in self._placed]
 
-    def _moving(self) -> dict[str, Member]:
+    def _moving_pods(self) -> dict[str, Member]:
         """Return the pending pods, and the pods on leaving nodes that may be evicted now."""
         found = dict(self.cluster.waiting)
         for node in self.cluster.nodes.values():
@@ -467,7 +467,7 @@ class Simulator:
         if self._batch is None or self._batch[1] > self.cluster.now:
             return
         self._batch = None
-        moving = self._moving()
+        moving = self._moving_pods()
         if not any(key not in self._placed for key in moving):
             return
         placement = self.side.place(self.cluster, list(moving.values()), self._placed_of(moving))
@@ -566,7 +566,7 @@ class Simulator:
         doubtful = [one for one in moves if one.reason is not Reason.DRIFTED]
         if doubtful:
             self._validating = True
-            self.after(VALIDATION, lambda: self._validated(doubtful))
+            self.after(VALIDATION, lambda: self._begin_confirmed(doubtful))
         if certain:
             self._begin_all(certain)
         elif not doubtful:
@@ -577,7 +577,7 @@ class Simulator:
                 )
             )
 
-    def _validated(self, moves: Sequence[Move]) -> None:
+    def _begin_confirmed(self, moves: Sequence[Move]) -> None:
         self._validating = False
         self._begin_all(self.side.confirm(self.cluster, moves))
 
@@ -676,11 +676,11 @@ class Simulator:
 
     def _interrupt(self, node: Node) -> None:
         node.interrupted = True
-        self.after(NOTICE, lambda: self._taken(node))
+        self.after(NOTICE, lambda: self._terminate_interrupted(node))
         self._drain(node)
         self._advance_all()
 
-    def _taken(self, node: Node) -> None:
+    def _terminate_interrupted(self, node: Node) -> None:
         """Terminate an interrupted node whose notice has elapsed, with the pods still on it."""
         if node.ended is not None:
             return

@@ -109,7 +109,7 @@ def _fall(at: float, until: float) -> TraceEvent:
     return TraceEvent(at, lambda simulator: simulator.fall(until))
 
 
-def _followed(
+def _follow_load(
     chance: random.Random,
     workloads: Sequence[Workload],
     load: Callable[[float], float],
@@ -138,7 +138,7 @@ def _day(at: float) -> float:
 def _daily(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 1500 * scale)
     yield _deploy(workloads)
-    yield from _followed(chance, workloads, _day, length=26 * HOUR, every=15 * MINUTE)
+    yield from _follow_load(chance, workloads, _day, length=26 * HOUR, every=15 * MINUTE)
     yield _fall(22.5 * HOUR, 26 * HOUR)
 
 
@@ -203,7 +203,7 @@ def _shrink(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iter
     yield _fall(MINUTE, 7 * HOUR)
 
 
-def _rolling(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
+def _rollouts(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 1200 * scale)
     yield _deploy(workloads)
     at = HOUR
@@ -219,7 +219,7 @@ def _roll(at: float, name: str) -> TraceEvent:
 def _spot(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 1200 * scale, mixed=True)
     yield _deploy(workloads)
-    yield from _followed(
+    yield from _follow_load(
         chance,
         workloads,
         lambda at: 1 + 0.25 * math.sin(2 * math.pi * at / (4 * HOUR)),
@@ -263,7 +263,7 @@ def _week(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterat
     def load(at: float) -> float:
         return _day(at) * (1.0 if at < 5 * DAY else 0.6)
 
-    yield from _followed(chance, workloads, load, length=7 * DAY, every=HOUR)
+    yield from _follow_load(chance, workloads, load, length=7 * DAY, every=HOUR)
     yield from _interruptions(chance, rows, length=7 * DAY, every=3 * HOUR)
     yield TraceEvent(2 * DAY + 10 * HOUR, lambda simulator: simulator.drift())
     for day in range(7):
@@ -281,7 +281,7 @@ TRACES = (
     Trace("daily", "26 hours of a web site of 1,500 pods", 26 * HOUR, ON_DEMAND, _daily),
     Trace("batch", "three bursts of 2,000 to 5,000 cores", 6 * HOUR, BOTH, _batch),
     Trace("shrink", "300 steady nodes, deployments shrink by 60 %", 7 * HOUR, ON_DEMAND, _shrink),
-    Trace("rolling", "1,200 pods, a rollout every quarter hour", 8 * HOUR, ON_DEMAND, _rolling),
+    Trace("rolling", "1,200 pods, a rollout every quarter hour", 8 * HOUR, ON_DEMAND, _rollouts),
     Trace("spot", "1,200 pods, spot markets that are reclaimed", 12 * HOUR, BOTH, _spot),
     Trace("image", "1,200 pods, a new AMI", 8 * HOUR, ON_DEMAND, _image),
     Trace("week", "a week of 600 pods: all of that", 7 * DAY, BOTH, _week),

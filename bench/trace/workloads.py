@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bench.parity.worlds import HOSTNAME, ZONE, Object, required
+from bench.parity.worlds import HOSTNAME, ZONE, Object, required_term
 from bench.parity.worlds import pod as written_pod
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference, to_wire
@@ -86,7 +86,7 @@ class Workload:
                 }
             ]
         if self.apart:
-            spec["affinity"] = {"podAntiAffinity": required(labels, HOSTNAME)}
+            spec["affinity"] = {"podAntiAffinity": required_term(labels, HOSTNAME)}
         written = written_pod(self.name, cpu=self.cpu, memory=self.memory, labels=labels, **spec)
         pod = msgspec.convert(written, Pod)
         version, kind = ("apps/v1", "ReplicaSet") if self.run_for is None else ("batch/v1", "Job")
@@ -142,7 +142,7 @@ class Member:
     _written: Object | None = None
 
     @classmethod
-    def born(cls, workload: Workload, number: int, now: float) -> Member:
+    def create(cls, workload: Workload, number: int, now: float) -> Member:
         """Return a new pending pod, named WORKLOAD-`number` and created at second `now`."""
         name = f"{workload.name}-{number}"
         template = workload.template
@@ -172,13 +172,13 @@ class Member:
         self.seen = msgspec.structs.replace(self.seen, **changes)
         self._written = None
 
-    def written(self) -> Object:
+    def wire(self) -> Object:
         """Return the pod as JSON-ready values."""
         if self._written is None:
             self._written = to_wire(self.seen)
         return self._written
 
-    def waiting(self) -> Pod:
+    def as_pending(self) -> Pod:
         """Return the pod as if it were pending, even if it runs."""
         return msgspec.structs.replace(
             self.seen,

@@ -225,13 +225,13 @@ def specs(folder: Path, focus: str = "", source: Source = CORE) -> list[str]:
                 stdout=subprocess.DEVNULL,
                 check=True,
             )
-            rows = reported(report)
+            rows = report_entries(report)
             names += [row["name"] for row in rows if row["LeafNodeType"] == "It"]
     matching = [name for name in names if re.search(focus, name)]
     return sorted(matching, key=lambda name: not SLOW.search(name))
 
 
-def reported(report: Path) -> list[Mapping[str, Any]]:
+def report_entries(report: Path) -> list[Mapping[str, Any]]:
     """Return the entries of a Ginkgo report: one for each spec, and those of the suite's setup.
 
     The `name` of an entry consists of the suite's title and the texts of its containers and spec.
@@ -319,7 +319,7 @@ class Runner:
         if not report.exists():
             words = owned.log_tail(process.log, lines=3)
             return Outcome(spec, State.FAILED, 0.0, f"the suite wrote no report: {words}")
-        return outcome(spec, reported(report))
+        return outcome(spec, report_entries(report))
 
     def _manifests(self, spec: str) -> Sequence[str]:
         return [*CONDITIONS, *write_manifests(self.workplace, spec)]

@@ -17,8 +17,8 @@ from bench.parity.worlds import (
     HOSTNAME,
     Object,
     World,
-    mixed,
     mixed_types,
+    mixed_world,
     node_pool,
     pod,
     requirement,
@@ -42,7 +42,7 @@ def constrained(nodes: int, seed: int) -> World:
     """
     # The text of a seed never changes, so that published figures can be repeated.
     chance = random.Random(f"lived-in-{seed}")
-    world = mixed(nodes * PODS_PER_NODE, seed)
+    world = mixed_world(nodes * PODS_PER_NODE, seed)
     world["nodePools"] += [reliable(chance.randint(1, 100))]
     for waiting in world["pods"]:
         if waiting["metadata"]["labels"]["app"].endswith("7"):
@@ -229,7 +229,7 @@ FIXED_TYPE = "m5.2xlarge"
 
 def underused(pods: int, seed: int, *, shrink: tuple[float, float] = (0.4, 0.7)) -> World:
     """Return a cluster that ran `pods` mixed pods, after each group lost a share of them."""
-    return shrunk(running(mixed(pods, seed)), seed, shrink)
+    return shrunk(running(mixed_world(pods, seed)), seed, shrink)
 
 
 def running(world: World) -> World:

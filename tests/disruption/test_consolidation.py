@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
+from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required_term
 from controller.disruption.applying import apply_commands
 from controller.disruption.candidates import cost, survey
 from controller.disruption.commands import Decision, Reason
@@ -151,7 +151,7 @@ def test_a_node_of_a_deleted_pool_is_not_disrupted_and_reports_it() -> None:
 
 
 RULES_ABOUT_OTHERS: dict[str, dict[str, Any]] = {
-    "anti-affinity": {"affinity": {"podAntiAffinity": required({"app": "db"}, HOSTNAME)}},
+    "anti-affinity": {"affinity": {"podAntiAffinity": required_term({"app": "db"}, HOSTNAME)}},
     "spread": {
         "topologySpreadConstraints": [
             {
@@ -1240,7 +1240,7 @@ def test_a_command_that_would_be_decided_again_is_confirmed() -> None:
 
 
 def test_a_command_that_only_the_engine_evaluates_is_confirmed_by_the_engine() -> None:
-    together = {"podAffinity": required({"app": "pair"}, HOSTNAME)}
+    together = {"podAffinity": required_term({"app": "pair"}, HOSTNAME)}
     pair = [
         pod(f"pair-{n}", cpu=400, memory=256, labels={"app": "pair"}, affinity=together)
         for n in range(2)

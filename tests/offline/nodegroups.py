@@ -23,7 +23,7 @@ from bench.parity.worlds import (
     node_pool,
     offering,
     pod,
-    required,
+    required_term,
     requirement,
 )
 from controller.apis.karpenter import hashes
@@ -71,7 +71,7 @@ def cluster(*pools: Object) -> World:
                     8,
                     cpu=100,
                     memory=128,
-                    affinity={"podAntiAffinity": required({"app": "proxy"}, HOSTNAME)},
+                    affinity={"podAntiAffinity": required_term({"app": "proxy"}, HOSTNAME)},
                 ),
                 nodes["general"],
             ),

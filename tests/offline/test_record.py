@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.parity.worlds import mixed, node_pool, pod
+from bench.parity.worlds import mixed_world, node_pool, pod
 from controller.apis import kinds, labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
@@ -107,7 +107,7 @@ async def test_a_recorded_and_a_redacted_cluster_have_the_same_disruptions(seed:
 
 @pytest.mark.parametrize("seed", [3, 4])
 async def test_pods_of_a_recorded_cluster_schedule_as_in_the_cluster(seed: int) -> None:
-    original = mixed(100, seed)
+    original = mixed_world(100, seed)
 
     written = await record(original)
 

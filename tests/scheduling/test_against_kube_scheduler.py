@@ -94,7 +94,7 @@ async def test_kube_scheduler_accepts_every_placement(stage: LiveCluster, seed: 
 async def test_kube_scheduler_accepts_two_hundred_mixed_pods_on_tightly_packed_nodes(
     stage: LiveCluster,
 ) -> None:
-    assert await misplaced(stage, worlds.mixed(200, 3)) == {}
+    assert await misplaced(stage, worlds.mixed_world(200, 3)) == {}
 
 
 async def test_kube_scheduler_accepts_pods_with_affinity(stage: LiveCluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.parity.worlds import mixed
+from bench.parity.worlds import mixed_world
 from controller.apis import labels
 from controller.offline.world import load
 from controller.scheduling.arrays import Mask, Matrix
@@ -321,7 +321,7 @@ def test_unschedulable_pods_do_not_raise_the_bound() -> None:
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 120))
 def test_no_answer_costs_less_than_its_bound(seed: int, count: int) -> None:
-    read = load(mixed(count, seed))
+    read = load(mixed_world(count, seed))
     results = schedule(read.pods, snapshot=read.snapshot)
     placed = [pod for pod in read.pods if pod.key not in results.unschedulable]
 

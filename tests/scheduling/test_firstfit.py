@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.parity import generated
 from bench.parity.overlaying import with_overlays
-from bench.parity.worlds import World, diverse, mixed
+from bench.parity.worlds import World, diverse, mixed_world
 from controller.offline.jsonresults import results_content
 from controller.offline.world import load
 from controller.scheduling.packing.firstfit import spread_evenly
@@ -50,7 +50,7 @@ def test_the_first_fit_answer_has_a_node_for_every_class_of_pods() -> None:
 
 
 def test_equal_nodes_have_equal_requirements_and_different_pods() -> None:
-    nodes = first(mixed(300, 12))["newNodes"]
+    nodes = first(mixed_world(300, 12))["newNodes"]
     claims = [{**node, "pods": len(node["pods"])} for node in nodes]
 
     assert len({json.dumps(claim) for claim in claims}) < len(claims)

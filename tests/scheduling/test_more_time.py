@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from bench.parity.generated import world
-from bench.parity.worlds import World, mixed
+from bench.parity.worlds import World, mixed_world
 from controller.offline.world import load
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.scheduler import schedule
@@ -43,11 +43,11 @@ def worse(reached: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tup
 
 @pytest.mark.parametrize("seed", [3, 10, 22])
 def test_a_mixed_world_costs_no_more_with_more_time(seed: int) -> None:
-    assert worse(answers(mixed(300, seed))) == []
+    assert worse(answers(mixed_world(300, seed))) == []
 
 
 def test_a_large_world_costs_no_more_with_more_time() -> None:
-    assert worse(answers(mixed(3000, 4))) == []
+    assert worse(answers(mixed_world(3000, 4))) == []
 
 
 @pytest.mark.parametrize("seed", range(20, 340, 32))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.parity import generated
-from bench.parity.worlds import World, benchmark_types, beside_others, diverse, mixed
+from bench.parity.worlds import World, benchmark_types, beside_others, diverse, mixed_world
 from controller.offline.jsonresults import results_content
 from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
@@ -31,7 +31,7 @@ def faults(world: World, answer: dict[str, Any]) -> list[Finding]:
 @QUICKLY
 @given(st.integers(0, 10_000), st.integers(1, 120))
 def test_a_mixed_world_is_solved_within_the_constraints(seed: int, count: int) -> None:
-    world = mixed(count, seed)
+    world = mixed_world(count, seed)
 
     assert faults(world, solved(world)) == []
 
@@ -54,14 +54,14 @@ def test_pods_with_affinity_are_scheduled_within_the_constraints() -> None:
 
 
 def test_an_answer_is_the_same_byte_for_byte() -> None:
-    world = mixed(200, 11)
+    world = mixed_world(200, 11)
     shuffled = {**world, "pods": list(reversed(world["pods"]))}
 
     assert json.dumps(solved(world)) == json.dumps(solved(shuffled))
 
 
 def test_at_the_timeout_the_answer_is_still_complete() -> None:
-    world = mixed(300, 12)
+    world = mixed_world(300, 12)
     read = load(world)
 
     hurried = results_content(schedule(read.pods, snapshot=read.snapshot, expired=lambda: True))
@@ -77,7 +77,7 @@ def test_an_infeasible_program_launches_nothing() -> None:
 
 
 def test_the_oracle_finds_broken_constraints() -> None:
-    world = mixed(60, 13)
+    world = mixed_world(60, 13)
     crowded = json.loads(json.dumps(solved(world)))
     crowded["newNodes"][0]["pods"] += crowded["newNodes"].pop()["pods"] * 2
 

@@ -17,7 +17,7 @@ def opened(cluster: Cluster, kind: str = "m5.2xlarge") -> Node:
 def waiting(cluster: Cluster, workload: Workload, pods: int) -> list[Member]:
     cluster.workloads[workload.name] = workload
     first = len(workload.pods) + 1
-    made = [Member.born(workload, n, cluster.now) for n in range(first, first + pods)]
+    made = [Member.create(workload, n, cluster.now) for n in range(first, first + pods)]
     workload.pods.update({one.name: one for one in made})
     cluster.waiting.update({one.key: one for one in made})
     return made

@@ -118,7 +118,7 @@ def at(when: float, action: Callable[[Simulator], None]) -> TraceEvent:
 def assert_conserved(cluster: Cluster) -> None:
     """Every pod is in one place, and nodes have what they give to pods, no more."""
     waiting = Counter(one.key for one in cluster.waiting.values())
-    running = Counter(one.key for one in cluster.running())
+    running = Counter(one.key for one in cluster.running_pods())
     everywhere = waiting + running
     assert max(everywhere.values(), default=1) == 1
     for workload in cluster.workloads.values():

@@ -41,7 +41,7 @@ def test_the_executed_spec_is_reported_with_its_duration(tmp_path: Path) -> None
     ]
     report.write_text(json.dumps([{"SuiteDescription": "Disruption", "SpecReports": specs}]))
 
-    assert suite.outcome(SPEC, suite.reported(report)) == Outcome(SPEC, State.PASSED, 12.0)
+    assert suite.outcome(SPEC, suite.report_entries(report)) == Outcome(SPEC, State.PASSED, 12.0)
 
 
 def test_a_failure_is_reported_with_location_and_message() -> None:

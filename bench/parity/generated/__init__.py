@@ -118,7 +118,7 @@ def world(seed: int) -> World:
     draft = Draft(chance, scale=8 if seed % MANY == 0 else 1)
     draft.add("instanceTypes", *types(chance))
     draft.add("namespaces", *(make_namespace(name) for name in ("default", "kube-system")))
-    for feature in _chosen(seed):
+    for feature in _choose_features(seed):
         feature(draft)
     if chance.random() < 0.5:
         draft.group()
@@ -132,10 +132,10 @@ def world(seed: int) -> World:
 
 def features(seed: int) -> tuple[str, ...]:
     """Return the names of the features in the world of a seed."""
-    return tuple(feature.__name__ for feature in _chosen(seed))
+    return tuple(feature.__name__ for feature in _choose_features(seed))
 
 
-def _chosen(seed: int) -> list[Feature]:
+def _choose_features(seed: int) -> list[Feature]:
     """Return one feature in turn, so that each occurs, and up to three random ones."""
     chance = random.Random(f"features of {seed}")
     if seed >= RARE_FROM:

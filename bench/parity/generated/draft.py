@@ -124,7 +124,7 @@ def make_namespace(name: str, **labels: str) -> Object:
     return {"metadata": {"name": name, "labels": labels}}
 
 
-def needing(*terms: Sequence[Object]) -> Object:
+def required_affinity(*terms: Sequence[Object]) -> Object:
     chosen = [{"matchExpressions": list(term)} for term in terms]
     return {
         "nodeAffinity": {

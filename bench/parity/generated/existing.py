@@ -122,7 +122,7 @@ def claim(
     )
 
 
-def running(draft: Draft, labels: Mapping[str, str] | None = None, **spec: Any) -> Object:
+def running_pod(draft: Draft, labels: Mapping[str, str] | None = None, **spec: Any) -> Object:
     name = draft.name()
     return pod(
         f"runs-{name}",
@@ -145,7 +145,7 @@ def existing_nodes(draft: Draft) -> None:
         stand(
             draft,
             stage=chance.choice(("initialized", "initialized", "unmanaged")),
-            pods=[running(draft) for _ in range(chance.randint(0, 3))],
+            pods=[running_pod(draft) for _ in range(chance.randint(0, 3))],
             taints_=chance.choice(
                 ((), (), ({"key": "own", "value": "yes", "effect": "NoSchedule"},))
             ),
@@ -182,8 +182,8 @@ def running_neighbours(draft: Draft) -> None:
     default_pool(draft)
     app = {"app": draft.name()}
     repelling = required_pods("podAntiAffinity", term(app, chance.choice((ZONE, HOSTNAME))))
-    stand(draft, pods=[running(draft, affinity=repelling)])
-    stand(draft, pods=[running(draft, {"app": "star"}), running(draft, app)])
+    stand(draft, pods=[running_pod(draft, affinity=repelling)])
+    stand(draft, pods=[running_pod(draft, {"app": "star"}), running_pod(draft, app)])
     draft.group(labels=app, number=draft.number(1, 4))
     draft.group({"affinity": required_pods("podAffinity", term({"app": "star"}, ZONE))})
     constraint = spread({"app": "star"}, ZONE)

@@ -10,9 +10,9 @@ from bench.parity.generated.draft import (
     TEAM,
     TYPE,
     Draft,
-    needing,
     pool,
     preferring_nodes,
+    required_affinity,
 )
 from bench.parity.worlds import ARCH, CAPACITY_TYPE, FAMILY, ZONE, ZONES, requirement
 
@@ -61,7 +61,7 @@ def node_affinity(draft: Draft) -> None:
         terms = [
             chance.sample(expressions, chance.randint(1, 2)) for _ in range(chance.randint(1, 3))
         ]
-        draft.group({"affinity": needing(*terms)})
+        draft.group({"affinity": required_affinity(*terms)})
 
 
 def preferred_node_affinity(draft: Draft) -> None:
@@ -103,8 +103,8 @@ def custom_labels(draft: Draft) -> None:
     # The key is one that no pod requests by value. In Karpenter, one pod's NotIn can define a label
     # whose value another pod then sets; a separate test covers that.
     absent = requirement("example.com/absent", "x", operator="NotIn")
-    draft.group({"affinity": needing([absent])})
-    draft.group({"affinity": needing([requirement(RACK, operator="Exists")])})
+    draft.group({"affinity": required_affinity([absent])})
+    draft.group({"affinity": required_affinity([requirement(RACK, operator="Exists")])})
 
 
 def taints(draft: Draft) -> None:

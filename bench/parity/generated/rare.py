@@ -10,10 +10,10 @@ from bench.parity.generated.draft import (
     TEAM,
     TYPE,
     Draft,
-    needing,
     pool,
+    required_affinity,
 )
-from bench.parity.generated.existing import default_pool, running, stand
+from bench.parity.generated.existing import default_pool, running_pod, stand
 from bench.parity.generated.volumes import ephemeral
 from bench.parity.worlds import ARCH, CAPACITY_TYPE, FAMILY, ZONE, ZONES, Object, requirement
 
@@ -93,7 +93,7 @@ def resizes(draft: Draft) -> None:
     chance = draft.chance
     default_pool(draft)
     for _ in range(chance.randint(1, 3)):
-        pods = [running(draft) for _ in range(chance.randint(1, 3))]
+        pods = [running_pod(draft) for _ in range(chance.randint(1, 3))]
         stand(draft, pods=pods)
         for waiting in pods:
             granted = {"cpu": f"{chance.choice((100, 500, 2500))}m", "memory": "512Mi"}
@@ -111,7 +111,7 @@ def ports_of_daemons(draft: Draft) -> None:
     form = chance.choice(
         (
             {"nodeSelector": {ARCH: "amd64"}},
-            {"affinity": needing([requirement(CPU, "7", operator="Lt")])},
+            {"affinity": required_affinity([requirement(CPU, "7", operator="Lt")])},
             {"nodeSelector": {CAPACITY_TYPE: "spot"}},
         )
     )

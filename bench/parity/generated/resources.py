@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.parity.generated.draft import CPU, Draft, needing
-from bench.parity.generated.existing import default_pool, running, stand
+from bench.parity.generated.draft import CPU, Draft, required_affinity
+from bench.parity.generated.existing import default_pool, running_pod, stand
 from bench.parity.worlds import ARCH, CAPACITY_TYPE, FAMILY, ZONE, Object, requirement
 
 
@@ -13,18 +13,23 @@ def containers(draft: Draft) -> None:
     """Add init containers, sidecars, pod-level requests, overhead, a resize in progress."""
     chance = draft.chance
 
-    def asking(name: str, cpu: str, memory: str, **more: Any) -> Object:
+    def make_container(name: str, cpu: str, memory: str, **more: Any) -> Object:
         resources = {"requests": {"cpu": cpu, "memory": memory}}
         return {"name": name, "image": name, "resources": resources, **more}
 
-    sidecar = asking("proxy", "250m", "256Mi", restartPolicy="Always")
+    sidecar = make_container("proxy", "250m", "256Mi", restartPolicy="Always")
     specs: list[dict[str, Any]] = [
-        {"initContainers": [asking("init", "3", "1Gi")]},
-        {"initContainers": [asking("init", "1", "6Gi"), sidecar]},
-        {"initContainers": [sidecar, asking("init", "2", "2Gi")]},
+        {"initContainers": [make_container("init", "3", "1Gi")]},
+        {"initContainers": [make_container("init", "1", "6Gi"), sidecar]},
+        {"initContainers": [sidecar, make_container("init", "2", "2Gi")]},
         {"overhead": {"cpu": "500m", "memory": "512Mi"}},
-        {"containers": [asking("one", "300m", "1Gi"), asking("two", "700m", "100Mi")]},
-        {"containers": [asking("one", "1", "1Gi"), {"name": "free", "image": "x"}]},
+        {
+            "containers": [
+                make_container("one", "300m", "1Gi"),
+                make_container("two", "700m", "100Mi"),
+            ]
+        },
+        {"containers": [make_container("one", "1", "1Gi"), {"name": "free", "image": "x"}]},
         {"containers": [{"name": "nothing", "image": "x"}]},
     ]
     for spec in chance.sample(specs, 4):
@@ -33,7 +38,7 @@ def containers(draft: Draft) -> None:
     whole = {"requests": {"cpu": "2500m", "memory": "3Gi"}}
     draft.group({"resources": whole}, cpu=500, memory=600, number=draft.number(1, 4))
     default_pool(draft)
-    resized = running(draft)
+    resized = running_pod(draft)
     allocated = {"cpu": "2", "memory": "5Gi"}
     stand(draft, pods=[resized])
     resized["status"]["containerStatuses"] = [
@@ -88,7 +93,7 @@ def impossible(draft: Draft) -> None:
     draft.group(cpu=400_000, number=1)
     draft.group({"nodeSelector": {ZONE: "us-west-2z"}}, number=2)
     terms = [requirement(ARCH, "amd64"), requirement(ARCH, "arm64")]
-    draft.group({"affinity": needing(terms)}, number=1)
+    draft.group({"affinity": required_affinity(terms)}, number=1)
     for waiting in draft.group(number=draft.number(2, 4)):
         waiting["spec"]["priority"] = chance.choice((-10, 0, 1000))
 
@@ -99,8 +104,8 @@ def daemons(draft: Draft) -> None:
     forms: list[dict[str, Any]] = [
         {"tolerations": [{"operator": "Exists"}]},
         {"nodeSelector": {ARCH: "arm64"}},
-        {"affinity": needing([requirement(CPU, "7", operator="Gt")])},
-        {"affinity": needing([requirement(FAMILY, "c6i")], [requirement(FAMILY, "m6i")])},
+        {"affinity": required_affinity([requirement(CPU, "7", operator="Gt")])},
+        {"affinity": required_affinity([requirement(FAMILY, "c6i")], [requirement(FAMILY, "m6i")])},
         {"nodeSelector": {CAPACITY_TYPE: "spot"}},
         {},
     ]

@@ -8,9 +8,9 @@ from bench.parity.generated.draft import (
     RACK,
     Draft,
     make_namespace,
-    needing,
     pool,
     preferred_pods,
+    required_affinity,
     required_pods,
     spread,
     term,
@@ -36,7 +36,9 @@ def zone_spread(draft: Draft) -> None:
         )
         spec: dict[str, Any] = {"topologySpreadConstraints": [spread({"app": name}, ZONE, **more)]}
         if chance.random() < 0.4:
-            spec["affinity"] = needing([requirement(ZONE, *sorted(chance.sample(ZONES, 2)))])
+            spec["affinity"] = required_affinity(
+                [requirement(ZONE, *sorted(chance.sample(ZONES, 2)))]
+            )
         draft.group(spec, name=name, number=draft.number(3, 9))
 
 
