@@ -113,7 +113,7 @@ class Described:
         return self.state == "terminated"
 
 
-def described(d: Mapping[str, Any], installation: str) -> Described:
+def parse_instance(d: Mapping[str, Any], installation: str) -> Described:
     """Parse an instance of DescribeInstances; `installation` is the tag of this installation."""
     tags = tags_of(d)
     zone = d["Placement"]["AvailabilityZone"]
@@ -186,7 +186,7 @@ class Instances:
         )
         self._endings: Batcher[str, CloudProviderError] = Batcher(self._terminate)
 
-    def launched(self, instance: Instance) -> None:
+    def record_launch(self, instance: Instance) -> None:
         """Record an instance that EC2 just launched, until EC2 lists it or 1 minute has passed."""
         self._unlisted[instance_id(instance.provider_id)] = instance
 
@@ -374,19 +374,21 @@ class Instances:
     async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
         # A filter, unlike the parameter InstanceIds, does not fail if one instance no longer
         # exists.
-        descriptions = await self._living([{"Name": "instance-id", "Values": list(ids)}])
+        descriptions = await self._describe_living([{"Name": "instance-id", "Values": list(ids)}])
         return {instance_id(d.instance.provider_id): d for d in descriptions}
 
     async def _describe_claims(self, names: Sequence[str]) -> dict[str, Sequence[Described]]:
-        found = await self._query([_tagged(labels.TAG_NODECLAIM, names)])
+        found = await self._query([_tag_filter(labels.TAG_NODECLAIM, names)])
         return _by_tag(labels.TAG_NODECLAIM, found)
 
     async def _describe_launches(self, tokens: Sequence[str]) -> dict[str, Sequence[Described]]:
-        tagged = _tagged(labels.SHARED_LAUNCH, tokens)
-        return _by_tag(labels.SHARED_LAUNCH, await self._described([*self._of_cluster, tagged]))
+        tagged = _tag_filter(labels.SHARED_LAUNCH, tokens)
+        return _by_tag(
+            labels.SHARED_LAUNCH, await self._describe_matching([*self._of_cluster, tagged])
+        )
 
     async def _query(self, filters: list[dict[str, Any]]) -> list[Described]:
-        return await self._living([*self._of_cluster, *filters])
+        return await self._describe_living([*self._of_cluster, *filters])
 
     @property
     def _of_cluster(self) -> list[dict[str, Any]]:
@@ -396,12 +398,12 @@ class Instances:
             {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [self._cluster]},
         ]
 
-    async def _living(self, filters: list[dict[str, Any]]) -> list[Described]:
-        return await self._described(
+    async def _describe_living(self, filters: list[dict[str, Any]]) -> list[Described]:
+        return await self._describe_matching(
             [*filters, {"Name": "instance-state-name", "Values": list(LIVING)}]
         )
 
-    async def _described(self, filters: list[dict[str, Any]]) -> list[Described]:
+    async def _describe_matching(self, filters: list[dict[str, Any]]) -> list[Described]:
         reservations = await self._aws.pages(
             "ec2",
             "describe_instances",
@@ -409,7 +411,7 @@ class Instances:
             Filters=filters,
             PaginationConfig={"PageSize": 1000},
         )
-        return [described(d, self._installation) for r in reservations for d in r["Instances"]]
+        return [parse_instance(d, self._installation) for r in reservations for d in r["Instances"]]
 
     async def _terminate(self, ids: Sequence[str]) -> dict[str, CloudProviderError]:
         """Terminate instances by one call; return the errors by instance.
@@ -429,7 +431,7 @@ class Instances:
         return {}
 
 
-def _tagged(key: str, values: Sequence[str]) -> dict[str, Any]:
+def _tag_filter(key: str, values: Sequence[str]) -> dict[str, Any]:
     return {"Name": f"tag:{key}", "Values": list(values)}
 
 

@@ -296,7 +296,7 @@ class AWSCloudProvider:
             )
         settings = node_class.spec.kubelet
         wrong = kubelet.problems(settings)
-        closed = "" if self._evaluates else kubelet.closed(settings)
+        closed = "" if self._evaluates else kubelet.gate_problems(settings)
         if wrong or closed:
             raise NodeClassNotReadyError("; ".join(wrong) or closed)
         await self._wait_until_loaded()
@@ -317,14 +317,14 @@ class AWSCloudProvider:
         try:
             instance = await self._launcher.launch(claim, node_class, types)
         except CloudProviderError as exc:
-            self._refused(node_class, exc)
+            self._record_refusal(node_class, exc)
             raise
-        self._refusals.succeeded(node_class.metadata.name)
+        self._refusals.record_success(node_class.metadata.name)
         return instance
 
-    def _refused(self, node_class: EC2NodeClass, error: CloudProviderError) -> None:
+    def _record_refusal(self, node_class: EC2NodeClass, error: CloudProviderError) -> None:
         """Drop cached validations of the EC2NodeClass that the refused launch disproves."""
-        self._refusals.refused(node_class.metadata.name, error)
+        self._refusals.record_failure(node_class.metadata.name, error)
         if error.reason == PROFILE_INVALID:
             self._profiles.forget(node_class)
         if error.reason == PROFILE_INVALID or error.reason.startswith("Unauthorized"):
@@ -342,7 +342,7 @@ class AWSCloudProvider:
         except NodeClaimNotFoundError:
             reservation = self._in_reservation.pop(provider_id, "")
             if reservation:
-                self._reservations.ended(reservation)
+                self._reservations.mark_terminated(reservation)
             raise
         if ended is not None and ended.reserved_by:
             self._in_reservation[provider_id] = ended.reserved_by
@@ -434,7 +434,7 @@ class AWSCloudProvider:
 
     async def status_notices(self) -> Sequence[Notice]:
         """Return the unacknowledged findings of the last instance status check."""
-        return self._statuses.waiting()
+        return self._statuses.unacknowledged_notices()
 
     async def acknowledge(self, notice: Notice) -> None:
         """Acknowledge a notice; if it is a message of the interruption queue, delete it there."""

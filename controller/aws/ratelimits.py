@@ -106,7 +106,7 @@ class Paced:
         """Make a call once its bucket allows it."""
         if service != "ec2":
             return await self._aws.call(service, operation, **parameters)
-        bucket = await self._admitted(operation, parameters)
+        bucket = await self._admit(operation, parameters)
         with _charging(operation, bucket):
             response = await self._aws.call(service, operation, **parameters)
         bucket.charge(repeats(response))
@@ -118,7 +118,7 @@ class Paced:
         """Make a call page by page, starting once its bucket allows it."""
         if service != "ec2":
             return await self._aws.pages(service, operation, key, **parameters)
-        bucket = await self._admitted(operation, parameters)
+        bucket = await self._admit(operation, parameters)
         with _charging(operation, bucket):
             rows = await self._aws.pages(service, operation, key, **parameters)
         bucket.charge(further_calls(rows))
@@ -132,7 +132,7 @@ class Paced:
         """Start no more calls, and wait for those in progress."""
         await self._aws.shutdown()
 
-    async def _admitted(self, operation: str, parameters: Mapping[str, Any]) -> Bucket:
+    async def _admit(self, operation: str, parameters: Mapping[str, Any]) -> Bucket:
         bucket = self._calls.get(operation)
         if bucket is None:
             bucket = self._calls[operation] = Bucket.full(size_of(operation))

@@ -87,7 +87,7 @@ class Unavailable:
         """Avoid a quota's instance types with `cpus` vCPUs or more: fewer remain in the quota."""
         self._add(QuotaMark(capacity_type, quota, cpus))
 
-    def launched(self, instance_type: str, cpus: int, capacity_type: str) -> None:
+    def record_launch(self, instance_type: str, cpus: int, capacity_type: str) -> None:
         """Count a launched instance's vCPUs in its quota.
 
         Once as many vCPUs are launched as EC2 refused, the mark of the quota ends.

@@ -39,7 +39,7 @@ def sharing(value: str) -> EC2NodeClass:
 
 def gpu(value: str) -> Device:
     drivers = Drivers(nvidia=True)
-    first, *_ = of_driver(drivers.devices("g5.xlarge", drivers.sharing(sharing(value))), NVIDIA)
+    first, *_ = of_driver(drivers.devices("g5.xlarge", drivers.sharing_of(sharing(value))), NVIDIA)
     return first
 
 

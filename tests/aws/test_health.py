@@ -85,19 +85,19 @@ async def test_an_impaired_instance_is_reported_once_until_it_recovers(
 
     async def receive() -> Sequence[Notice]:
         await statuses.refresh(datetime.now(UTC))  # EC2 reports running instances only
-        return statuses.waiting()
+        return statuses.unacknowledged_notices()
 
     (notice,) = await eventually(receive)
     assert (notice.kind, notice.instance_ids) == ("system_status", (broken,))
     assert statuses.acknowledge(notice)
     await statuses.refresh(datetime.now(UTC))
-    assert not statuses.waiting()
+    assert not statuses.unacknowledged_notices()
 
     region.control.impair(broken)
     await statuses.refresh(datetime.now(UTC))
     region.control.impair(broken, event_code="instance-retirement")
     await statuses.refresh(datetime.now(UTC))
-    assert [n.kind for n in statuses.waiting()] == ["event_status"]
+    assert [n.kind for n in statuses.unacknowledged_notices()] == ["event_status"]
 
 
 async def test_without_permission_status_checks_pause(

@@ -265,7 +265,7 @@ async def ended_together(aws: Refusing, count: int) -> list[str]:
     instances = Instances(aws, "cluster", installation="ours")
     ids = [f"aws:///us-west-2a/i-{n}" for n in range(count)]
     for each in ids:
-        instances.launched(Instance(each, "m5.large", "us-west-2a", "spot"))
+        instances.record_launch(Instance(each, "m5.large", "us-west-2a", "spot"))
     ends = await asyncio.gather(*map(instances.terminate, ids), return_exceptions=True)
     return [each for each, end in zip(ids, ends, strict=True) if isinstance(end, AwsError)]
 

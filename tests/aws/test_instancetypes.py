@@ -18,7 +18,7 @@ from controller.apis.kubernetes.quantities import parse
 from controller.apis.kubernetes.taints import Requirement
 from controller.aws.bootstrap.families import AL2023, WINDOWS2022
 from controller.aws.instancetypes.branchinterfaces.__main__ import read as read_limits
-from controller.aws.instancetypes.branchinterfaces.__main__ import rendered
+from controller.aws.instancetypes.branchinterfaces.__main__ import render
 from controller.aws.instancetypes.catalogue import (
     InstanceTypeInfo,
     Limits,
@@ -256,7 +256,7 @@ def test_branch_interfaces_are_read_from_the_table_of_the_vpc_resource_controlle
 """
     limits = read_limits(text)
     assert limits == {"m5": {"large": 9}}
-    assert json.loads(rendered("a release", limits)) == {"source": "a release", "limits": limits}
+    assert json.loads(render("a release", limits)) == {"source": "a release", "limits": limits}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from controller.aws.errors import AwsError
 from controller.aws.instancetypes.reservations import Reservations
-from controller.aws.interruption.messages import Interruptions, parsed
+from controller.aws.interruption.messages import Interruptions, parse_message
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import CloudProviderError
 from controller.options import Options
@@ -82,7 +82,7 @@ STATE = "EC2 Instance State-change Notification"
     ],
 )
 def test_each_event_is_parsed(body: str, kind: str, instances: tuple[str, ...]) -> None:
-    assert parsed(body)[:2] == (kind, instances)
+    assert parse_message(body)[:2] == (kind, instances)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_each_event_is_parsed(body: str, kind: str, instances: tuple[str, ...]) 
 )
 def test_an_invalid_event_is_refused(body: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parsed(body)
+        parse_message(body)
 
 
 async def test_a_notice_is_received_from_the_queue_and_acknowledged(

@@ -19,9 +19,9 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.aws.batching import Batcher
 from controller.aws.errors import FleetError, launch_failure, launch_reason
 from controller.aws.instancetypes.catalogue import GPU_COUNT
-from controller.aws.instancetypes.pricelist import shipped
+from controller.aws.instancetypes.pricelist import shipped_prices
 from controller.aws.instancetypes.pricelist.__main__ import read as read_tables
-from controller.aws.instancetypes.pricelist.__main__ import rendered
+from controller.aws.instancetypes.pricelist.__main__ import render
 from controller.aws.instancetypes.pricing import Pricing
 from controller.aws.network.subnets import Subnets
 from controller.aws.provider import AWSCloudProvider
@@ -198,7 +198,7 @@ async def test_without_the_pricing_api_the_shipped_prices_are_used_with_their_da
     assert not await pricing.refresh()
 
     assert pricing.on_demand("m5.large") == pytest.approx(0.096)
-    day = shipped("us-west-2").day
+    day = shipped_prices("us-west-2").day
     assert (
         f"on-demand prices are those of us-east-1 on {day}, part of this release: "
         in pricing.caveat
@@ -217,7 +217,7 @@ async def test_without_the_pricing_api_the_shipped_prices_are_used_with_their_da
     ],
 )
 def test_every_region_has_shipped_prices_with_a_date(home: str, priced_as: str) -> None:
-    prices = shipped(home)
+    prices = shipped_prices(home)
     assert prices.region == priced_as
     date.fromisoformat(prices.day)
     assert len(prices.prices) > 300
@@ -236,7 +236,7 @@ def test_the_shipped_prices_are_rendered_from_karpenters_table() -> None:
     tables = read_tables(text)
     expected = {"a1": {"large": 0.051, "medium": 0.0255}, "c5-flex": {"large": 0.08}}
     assert tables == {"us-east-1": ("2026-07-20", expected)}
-    written = json.loads(rendered("a release", tables))
+    written = json.loads(render("a release", tables))
     assert written["regions"]["us-east-1"] == {"day": "2026-07-20", "prices": expected}
 
 
@@ -312,7 +312,7 @@ async def test_without_current_prices_the_shipped_ones_apply_and_the_nodeclass_r
     assert caveat is not None
     assert (caveat.status, caveat.reason) == ("False", "PricesOutdated")
     assert "could not connect" in caveat.message
-    assert shipped("us-west-2").day in caveat.message
+    assert shipped_prices("us-west-2").day in caveat.message
     instance = await provider.launch(make_claim(), node_class)
     assert instance.capacity_type == "on-demand"
 

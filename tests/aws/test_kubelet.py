@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.aws.bootstrap.families import FAMILIES
-from controller.aws.bootstrap.kubelet import problems, unsupported
+from controller.aws.bootstrap.kubelet import problems, unsupported_fields
 
 
 @pytest.mark.parametrize(
@@ -261,4 +261,4 @@ def test_a_message_shows_only_the_beginning_of_a_long_value() -> None:
 def test_only_al2023_accepts_every_kubelet_setting(
     family: str, kubelet: dict[str, Any], refused: list[str]
 ) -> None:
-    assert unsupported(kubelet, FAMILIES[family]) == refused
+    assert unsupported_fields(kubelet, FAMILIES[family]) == refused

@@ -12,7 +12,11 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.quantities import parse
-from controller.aws.bootstrap.kubeletexpressions import Variables, malformed_expression, resolved
+from controller.aws.bootstrap.kubeletexpressions import (
+    Variables,
+    malformed_expression,
+    resolve_expressions,
+)
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.errors import NodeClassNotReadyError
@@ -79,7 +83,7 @@ def test_an_expression_is_evaluated_for_the_instance_type(
     kubelet: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert malformed_expression(kubelet) == ""
-    assert resolved(kubelet, of_an_instance_type()) == expected
+    assert resolve_expressions(kubelet, of_an_instance_type()) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def test_an_expression_without_a_valid_result_is_named_with_its_instance_type(
     expression: str, says: str
 ) -> None:
     with pytest.raises(CelError, match=r"c6a\.4xlarge") as raised:
-        resolved({"maxPods": expression}, of_an_instance_type())
+        resolve_expressions({"maxPods": expression}, of_an_instance_type())
     assert says in str(raised.value)
 
 

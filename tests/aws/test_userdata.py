@@ -228,7 +228,7 @@ def test_written_toml_parses_to_the_same_value() -> None:
         "delete \x7f": "what JSON leaves as it is: \x7f",
         "line\n": True,
     }
-    assert tomllib.loads(bottlerocket.written(document)) == document
+    assert tomllib.loads(bottlerocket.to_toml(document)) == document
 
 
 def test_only_older_bottlerocket_versions_get_the_directories_to_bind() -> None:

@@ -67,7 +67,7 @@ def settings(
         _table(document, "settings.container-runtime")["snapshotter"] = "soci"
         soci = _table(document, "settings.container-runtime-plugins.soci-snapshotter")
         soci["pull-mode"] = "parallel-pull-unpack"
-    return written(document)
+    return to_toml(document)
 
 
 def _table(document: TomlTable, path: str) -> TomlTable:
@@ -135,7 +135,7 @@ def _raid(version: str) -> TomlTable:
     }
 
 
-def written(document: Mapping[str, Any]) -> str:
+def to_toml(document: Mapping[str, Any]) -> str:
     """Return a document as TOML: scalars first, then a section per table, keys sorted.
 
     Each value takes one line: EC2 limits user data to 16 KiB.

@@ -67,7 +67,7 @@ def problems(kubelet: Mapping[str, Any]) -> list[str]:
     return [f"spec.kubelet{problem}" for problem in _problems(kubelet)]
 
 
-def closed(kubelet: Mapping[str, Any]) -> str:
+def gate_problems(kubelet: Mapping[str, Any]) -> str:
     """Return why settings with CEL expressions are invalid while the gate NodeClassCEL is off.
 
     It is empty if no setting has an expression. The caller checks the gate.
@@ -80,7 +80,7 @@ def closed(kubelet: Mapping[str, Any]) -> str:
     )
 
 
-def unsupported(kubelet: Mapping[str, Any], family: Family) -> list[str]:
+def unsupported_fields(kubelet: Mapping[str, Any], family: Family) -> list[str]:
     """Return the fields that the AMI family does not support."""
     if family.name in ("AL2023", "Custom"):
         return []
@@ -102,8 +102,8 @@ def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
     for name in ("evictionHard", "evictionSoft", GRACE_PERIODS, "evictionMinimumReclaim"):
         wrong = _wrong_period if name == GRACE_PERIODS else _wrong_threshold
         yield from _entries(name, kubelet.get(name), _SIGNALS, wrong)
-    yield from _unmatched("evictionSoft", GRACE_PERIODS, kubelet)
-    yield from _unmatched(GRACE_PERIODS, "evictionSoft", kubelet)
+    yield from _unmatched_signals("evictionSoft", GRACE_PERIODS, kubelet)
+    yield from _unmatched_signals(GRACE_PERIODS, "evictionSoft", kubelet)
     for name in RESERVATIONS:
         yield from _entries(name, kubelet.get(name), _RESOURCES, _wrong_amount)
     for name in PERCENTAGES:
@@ -129,14 +129,14 @@ def _entries(name: str, values: Any, keys: _Keys, wrong: Callable[[str], str]) -
     for key, value in sorted(values.items()):
         if key not in keys.allowed:
             yield (
-                f".{name}: {_quoted(key)} isn't a {keys.noun}, must be one of "
+                f".{name}: {_quote(key)} isn't a {keys.noun}, must be one of "
                 f"{', '.join(keys.allowed)}"
             )
         if problem := wrong(value) if isinstance(value, str) else _NO_TEXT:
-            yield f".{name}[{_short(key)}]: {_quoted(value)} {problem}"
+            yield f".{name}[{_short(key)}]: {_quote(value)} {problem}"
 
 
-def _unmatched(name: str, other: str, kubelet: Mapping[str, Any]) -> Iterator[str]:
+def _unmatched_signals(name: str, other: str, kubelet: Mapping[str, Any]) -> Iterator[str]:
     """Yield each signal of the soft eviction that only one of the two maps has."""
     signals, others = kubelet.get(name) or {}, kubelet.get(other) or {}
     if isinstance(signals, Mapping) and isinstance(others, Mapping):
@@ -168,7 +168,7 @@ def _whole(name: str, value: Any, wrong: str, *, most: int = MOST) -> Iterator[s
     if value is None:
         return
     if not _is_whole(value) or not -MOST <= value <= MOST:
-        yield f".{name}: {_quoted(value)} must be a whole number, at most {most}"
+        yield f".{name}: {_quote(value)} must be a whole number, at most {most}"
     elif not 0 <= value <= most:
         yield f".{name}: {value} {wrong}"
 
@@ -177,7 +177,7 @@ def _is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     """Return a value as JSON; long values are cut."""
     return _short(json.dumps(value, ensure_ascii=False))
 

@@ -71,7 +71,7 @@ def malformed_expression(kubelet: Mapping[str, Any]) -> str:
     return ""
 
 
-def resolved(
+def resolve_expressions(
     kubelet: Mapping[str, Any], variables: Callable[[Mapping[str, Any]], Variables]
 ) -> Mapping[str, Any]:
     """Return the settings with each expression replaced by its value for one instance type.
@@ -88,7 +88,7 @@ def resolved(
     settings = dict(kubelet)
     if "maxPods" in paths:
         plain = {name: value for name, value in kubelet.items() if name != "maxPods"}
-        settings["maxPods"] = _checked("maxPods", paths["maxPods"], variables(plain), MOST_PODS)
+        settings["maxPods"] = _valid_value("maxPods", paths["maxPods"], variables(plain), MOST_PODS)
     known = variables(settings)
     for name in RESERVATIONS:
         if settings.get(name):
@@ -105,12 +105,12 @@ def _amount(
     if path not in paths:
         return amount
     unit, step = _UNITS.get(resource, ("", 1))
-    value = _checked(path, paths[path], known, 2**63 - step)
+    value = _valid_value(path, paths[path], known, 2**63 - step)
     return f"{-(-value // step) * step}{unit}"
 
 
-def _checked(path: str, text: str, variables: Variables, most: int) -> int:
-    value = _evaluated(text, variables)
+def _valid_value(path: str, text: str, variables: Variables, most: int) -> int:
+    value = _evaluate(text, variables)
     if isinstance(value, str) or not 0 <= value <= most:
         wrong = value if isinstance(value, str) else f"is {value}; allowed are 0 to {most}"
         raise CelError(f"spec.kubelet.{path}: {text!r} for {variables.instance_type}: {wrong}")
@@ -118,7 +118,7 @@ def _checked(path: str, text: str, variables: Variables, most: int) -> int:
 
 
 @lru_cache(maxsize=65536)
-def _evaluated(text: str, variables: Variables) -> int | str:
+def _evaluate(text: str, variables: Variables) -> int | str:
     """Return the value of an expression, or the text of its error."""
     try:
         value = _program(text).eval(data=variables._asdict())

@@ -27,7 +27,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.kubernetes.quantities import MILLI, parse
 from controller.apis.kubernetes.taints import Requirement
 from controller.aws.bootstrap.families import CUSTOM, Family, family_of
-from controller.aws.bootstrap.kubeletexpressions import Variables, resolved
+from controller.aws.bootstrap.kubeletexpressions import Variables, resolve_expressions
 from controller.aws.instancetypes.branchinterfaces import branch_interfaces
 from controller.constraints.resources import (
     CPU,
@@ -275,7 +275,7 @@ def with_resolved_kubelet(
             max_pods=pods(info, _with_kubelet(node_class, kubelet), limits),
         )
 
-    kubelet = resolved(node_class.spec.kubelet, variables)
+    kubelet = resolve_expressions(node_class.spec.kubelet, variables)
     if kubelet is node_class.spec.kubelet:
         return node_class
     return _with_kubelet(node_class, kubelet)

@@ -174,7 +174,7 @@ class Sharing:
         return parts
 
 
-def sharing(node_class: EC2NodeClass) -> Sharing | None:
+def sharing_of(node_class: EC2NodeClass) -> Sharing | None:
     """Return how ResourceClaims share the GPUs of an EC2NodeClass's nodes; None if they do not.
 
     Raises:
@@ -204,13 +204,13 @@ class Drivers:
     nvidia: bool = False
     efa: bool = False
 
-    def sharing(self, node_class: EC2NodeClass) -> Sharing | None:
+    def sharing_of(self, node_class: EC2NodeClass) -> Sharing | None:
         """Return how ResourceClaims share GPUs; None if they do not or the annotation is invalid.
 
         They do not if the NVIDIA driver's devices are not expected.
         """
         try:
-            return sharing(node_class) if self.nvidia else None
+            return sharing_of(node_class) if self.nvidia else None
         except SharingError:
             return None  # the condition of the EC2NodeClass reports the error
 

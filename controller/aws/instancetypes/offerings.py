@@ -209,10 +209,10 @@ class InstanceTypes:
         An instance type with a share of a GPU counts as having no GPU, unless `required` (the
         requirements of a NodePool or NodeClaim) names it or its family.
         """
-        others, shared = self._listed(node_class, frozenset()), self._shared(required)
+        others, shared = self._list(node_class, frozenset()), self._types_with_shares(required)
         if not shared:
             return others
-        counted, built = self._listed(node_class, shared), self._types(node_class, shared)
+        counted, built = self._list(node_class, shared), self._types(node_class, shared)
         known = built.together
         if known is None or known.others is not others or known.counted is not counted:
             whole = (each for each in others if each.name not in shared)
@@ -248,7 +248,7 @@ class InstanceTypes:
                 return str(exc)
         return ""
 
-    def _listed(self, node_class: EC2NodeClass, shared: frozenset[str]) -> tuple[InstanceType, ...]:
+    def _list(self, node_class: EC2NodeClass, shared: frozenset[str]) -> tuple[InstanceType, ...]:
         """Return all instance types, or only the `shared`, with each share of a GPU counted."""
         built = self._types(node_class, shared)
         closed = frozenset(
@@ -270,7 +270,7 @@ class InstanceTypes:
             else None,
             closed,
             public,
-            group := self._groups.known(node_class.spec.placement_group_selector),
+            group := self._groups.last_result(node_class.spec.placement_group_selector),
         )
         if stamp != built.stamp:
             self._refresh(built, node_class, closed, public, group)
@@ -298,7 +298,7 @@ class InstanceTypes:
         shared = (self._pricing.revision, closed, public, group)
         images = node_class.status.amis
         for name, estimated in built.estimated.items():
-            left = tuple(self._reservations.left(r.id) for r in reserved.get(name, ()))
+            left = tuple(self._reservations.available_count(r.id) for r in reserved.get(name, ()))
             memory = self._discovered_capacity.of(name, images[built.images[name]].id)
             stamp = (self._unavailable.sequence(name), shared, left, memory)
             if built.stamps.get(name) != stamp:
@@ -320,7 +320,7 @@ class InstanceTypes:
                 built.stamps[name] = stamp
         built.listed = tuple(built.types.values())
 
-    def _shared(self, required: Sequence[Requirement]) -> frozenset[str]:
+    def _types_with_shares(self, required: Sequence[Requirement]) -> frozenset[str]:
         """Return the instance types with shares of GPUs that `required` names, or their family."""
         named = {
             value
@@ -335,7 +335,7 @@ class InstanceTypes:
         )
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
-        sharing = self._drivers.sharing(node_class)
+        sharing = self._drivers.sharing_of(node_class)
         key = _content(node_class, self._described.revision, shared, sharing)
         built = self._built.get(key)
         if built is None:
@@ -367,7 +367,7 @@ class InstanceTypes:
     ) -> Iterator[InstanceType]:
         """Yield the instance types among `names` that fit the EC2NodeClass, whatever its AMIs."""
         family = family_of(node_class)
-        sharing = self._drivers.sharing(node_class)
+        sharing = self._drivers.sharing_of(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
         reserved = _by_type(node_class)
         for name in sorted(self._described.by_name.keys() & names):
@@ -432,7 +432,7 @@ class InstanceTypes:
                     and reservation.state == "active"
                     and not self._is_avoided(info, zone, labels.RESERVED, group),
                     surcharges=charged[zone],
-                ).with_reservation_capacity(self._reservations.left(reservation.id))
+                ).with_reservation_capacity(self._reservations.available_count(reservation.id))
 
     def _in_partitions(
         self, offerings: Iterator[Offering], instance_type: str, group: PlacementGroup | None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.aws.instancetypes.pricelist import shipped, shipped_volumes
+from controller.aws.instancetypes.pricelist import shipped_prices, shipped_volumes
 from controller.aws.instancetypes.surcharges import VolumePrices
 from controller.aws.rows import readable
 from controller.aws.session import Aws
@@ -50,7 +50,7 @@ class Pricing:
         self._aws = aws
         # No Pricing endpoint can be reached from an isolated VPC or from GovCloud.
         self._on_demand_readable = not isolated and not aws.region.startswith("us-gov-")
-        self._shipped = shipped(aws.region)
+        self._shipped = shipped_prices(aws.region)
         self._on_demand: dict[str, float] = dict(self._shipped.prices)
         self._spot: dict[tuple[str, str], float] = {}
         self.volumes = VolumePrices(shipped_volumes(aws.region))

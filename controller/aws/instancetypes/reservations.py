@@ -60,19 +60,19 @@ class Reservations:
                 active = self._selected[key] = await self._query(terms)
             return active
 
-    def left(self, reservation_id: str) -> int:
+    def available_count(self, reservation_id: str) -> int:
         """Return the number of available instances of a reservation; 0 if it is unknown."""
         return self._left.get(reservation_id, 0)
 
-    def launched(self, reservation_id: str) -> None:
+    def mark_launched(self, reservation_id: str) -> None:
         """Decrease the count of a reservation after a launch, to 0 at least."""
-        self._set(reservation_id, max(self.left(reservation_id) - 1, 0))
+        self._set(reservation_id, max(self.available_count(reservation_id) - 1, 0))
 
-    def ended(self, reservation_id: str) -> None:
+    def mark_terminated(self, reservation_id: str) -> None:
         """Increase the count of a reservation after one of its instances terminated."""
-        self._set(reservation_id, self.left(reservation_id) + 1)
+        self._set(reservation_id, self.available_count(reservation_id) + 1)
 
-    def exhausted(self, reservation_id: str) -> None:
+    def mark_unavailable(self, reservation_id: str) -> None:
         """Set the count to 0: EC2 reported that the reservation is full."""
         self._set(reservation_id, 0)
 

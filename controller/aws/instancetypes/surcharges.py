@@ -114,11 +114,11 @@ def _volumes(node_class: EC2NodeClass) -> list[BlockDevice]:
     usual = {one.device_name: one.ebs for one in family_of(node_class).block_devices if one.ebs}
     mappings = node_class.spec.block_device_mappings or []
     mapped = {one.device_name: one.ebs for one in mappings if one.ebs}
-    volumes = [_sized(one, usual.get(device)) for device, one in {**usual, **mapped}.items()]
+    volumes = [_with_size(one, usual.get(device)) for device, one in {**usual, **mapped}.items()]
     return volumes or [BlockDevice()]
 
 
-def _sized(volume: BlockDevice, usual: BlockDevice | None) -> BlockDevice:
+def _with_size(volume: BlockDevice, usual: BlockDevice | None) -> BlockDevice:
     if volume.volume_size is not None or usual is None:
         return volume
     return msgspec.structs.replace(volume, volume_size=usual.volume_size)

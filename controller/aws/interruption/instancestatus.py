@@ -105,7 +105,7 @@ class InstanceStatuses:
         self._dealt_with &= notices.keys()
         self._waiting = {r: n for r, n in notices.items() if r not in self._dealt_with}
 
-    def waiting(self) -> Sequence[Notice]:
+    def unacknowledged_notices(self) -> Sequence[Notice]:
         """Return the notices that are not acknowledged."""
         return tuple(self._waiting.values())
 

@@ -62,7 +62,7 @@ class EventBridgeEvent(msgspec.Struct, frozen=True):
     detail: dict[str, Any] = {}
 
 
-def parsed(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
+def parse_message(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
     """Return the notice kind of a message, the IDs of its instances, and its details.
 
     Raises:
@@ -87,11 +87,11 @@ def parsed(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
     ):
         # AWS Health sends another event when the scheduled change is over.
         kind = NO_OP if detail.get("statusCode") == "closed" else "scheduled_change"
-        return kind, tuple(_affected(detail)), detail
+        return kind, tuple(_affected_entities(detail)), detail
     return NO_OP, (), detail
 
 
-def _affected(detail: Mapping[str, Any]) -> list[str]:
+def _affected_entities(detail: Mapping[str, Any]) -> list[str]:
     listed = detail.get("affectedEntities")
     entities = listed if isinstance(listed, list) else []
     named = (entity.get("entityValue") for entity in entities if isinstance(entity, Mapping))
@@ -165,7 +165,7 @@ class Interruptions:
         instances: tuple[str, ...] = ()
         detail: Mapping[str, Any] = {}
         try:
-            kind, instances, detail = parsed(message["Body"])
+            kind, instances, detail = parse_message(message["Body"])
         except ValueError as exc:
             # A retry could not parse it either: count it, and delete it like any other message.
             log.error(
@@ -181,7 +181,7 @@ class Interruptions:
         if kind == "capacity_reservation_interrupted":
             reservation = detail.get("capacity-reservation-id")
             if isinstance(reservation, str):
-                self._reservations.exhausted(reservation)
+                self._reservations.mark_unavailable(reservation)
         sent = (message.get("Attributes") or {}).get("SentTimestamp")
         return Notice(
             kind=kind,

@@ -140,12 +140,12 @@ def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
 def read(response: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> FleetResult:
     """Parse a CreateFleet response; `candidates` are those that the request contained."""
     return FleetResult(
-        launched=tuple(_launched(response, list(candidates))),
+        launched=tuple(_launched_instances(response, list(candidates))),
         errors=tuple(_error(e) for e in response.get("Errors") or []),
     )
 
 
-def _launched(
+def _launched_instances(
     response: Mapping[str, Any], candidates: Sequence[LaunchCandidate]
 ) -> Iterator[Launched]:
     for group in response.get("Instances") or []:

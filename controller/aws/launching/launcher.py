@@ -60,7 +60,7 @@ from controller.aws.launching.candidates import (
     wants_efa,
 )
 from controller.aws.launching.fleet import FleetResult, LaunchCandidate, Launched
-from controller.aws.launching.launchfilters import UNAVAILABLE, filtered
+from controller.aws.launching.launchfilters import UNAVAILABLE, filter_choices
 from controller.aws.launching.launchtemplates import LaunchTemplate, LaunchTemplates
 from controller.aws.network.placementgroups import PlacementGroup, PlacementGroups
 from controller.aws.network.subnets import Subnet, Subnets
@@ -169,7 +169,7 @@ class LaunchPlan:
         """The number of instances to launch."""
         return self.shared.size if self.shared else 1
 
-    def reserved(self, used: Mapping[str, int]) -> dict[str, int]:
+    def reserved_addresses(self, used: Mapping[str, int]) -> dict[str, int]:
         """Return the number of IP addresses that the launch reserves, by subnet ID.
 
         `used` is the number of launched instances by subnet ID; their addresses are subtracted.
@@ -249,7 +249,7 @@ class Launcher:
         if attempts.instance is None:
             (attempts.instance,) = (await self._once(claim, node_class, attempts, types)).instances
         assert attempts.instance is not None
-        self._instances.launched(attempts.instance)
+        self._instances.record_launch(attempts.instance)
         return attempts.instance
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
@@ -325,7 +325,7 @@ class Launcher:
         plan = await self.plan(claim, node_class, types, shared)
         launch = shared.token if shared else claim.metadata.uid
         token = fleet.client_token(launch, attempts.number)
-        self._subnets.reserve_addresses(plan.reserved({}))
+        self._subnets.reserve_addresses(plan.reserved_addresses({}))
         used: Counter[str] = Counter()
         try:
             with self.held(plan):
@@ -333,7 +333,7 @@ class Launcher:
             used.update(each.candidate.subnet_id for each in response.launched)
         except AwsError as exc:
             if exc.code == TOKEN_REUSED:
-                return await self._recovered(plan, attempts)
+                return await self._recover_launch(plan, attempts)
             if exc.code in LAUNCH_TEMPLATE_NOT_FOUND:
                 self._templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError(str(exc), reason=exc.reason) from exc
@@ -341,7 +341,7 @@ class Launcher:
             self._mark_refused([refused], plan)
             raise launch_failure([refused]) from exc
         finally:
-            self._subnets.release_addresses(plan.reserved(used))
+            self._subnets.release_addresses(plan.reserved_addresses(used))
         for subnet_id in used.elements():
             self._subnets.use_address(subnet_id)
         order = cheapest_first(claim)
@@ -384,10 +384,10 @@ class Launcher:
         for each in result.launched:
             if plan.capacity_type == labels.RESERVED:
                 offered = each.candidate.offering.requirements
-                self._reservations.launched(offered[RESERVATION_ID])
+                self._reservations.mark_launched(offered[RESERVATION_ID])
             instance_type = each.candidate.instance_type
             cpus = instance_type.capacity[CPU] // MILLI
-            self._unavailable.launched(instance_type.name, cpus, plan.capacity_type)
+            self._unavailable.record_launch(instance_type.name, cpus, plan.capacity_type)
         return result
 
     def _mark_refused(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
@@ -404,10 +404,10 @@ class Launcher:
         elif error.code in VCPU_QUOTA:
             self._mark_quotas(error, plan)
         elif error.code == NO_ADDRESSES:
-            for candidate in _refused(error, plan):
+            for candidate in _refused_candidates(error, plan):
                 self._subnets.mark_full(candidate.subnet_id)
         elif error.is_full_group and plan.group is not None:
-            for candidate in _refused(error, plan):
+            for candidate in _refused_candidates(error, plan):
                 self._unavailable.mark_group(plan.group.id, candidate.offering.zone)
         elif error.is_insufficient_capacity:
             self._mark_pools(error, plan)
@@ -415,7 +415,7 @@ class Launcher:
     def _mark_pools(self, error: FleetError, plan: LaunchPlan) -> None:
         """Mark as unavailable the instance types by zone, or the reservations, that EC2 refused."""
         group = plan.group.part(plan.partition) if plan.group else ""
-        pools = {(c.instance_type.name, c.offering.zone) for c in _refused(error, plan)}
+        pools = {(c.instance_type.name, c.offering.zone) for c in _refused_candidates(error, plan)}
         if plan.capacity_type != labels.RESERVED:
             for instance_type, zone in pools:
                 self._unavailable.mark(instance_type, zone, plan.capacity_type, group=group)
@@ -423,19 +423,19 @@ class Launcher:
         for candidate in plan.candidates:
             if candidate.instance_type.name in {name for name, _ in pools}:
                 offered = candidate.offering.requirements
-                self._reservations.exhausted(offered[RESERVATION_ID])
+                self._reservations.mark_unavailable(offered[RESERVATION_ID])
 
     def _mark_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
         """Mark the quotas as exhausted for the smallest refused number of vCPUs and above."""
         least: dict[str, int] = {}
-        for candidate in _refused(error, plan):
+        for candidate in _refused_candidates(error, plan):
             refused = candidate.instance_type
             quota, cpus = quota_of(refused.name), refused.capacity[CPU] // MILLI
             least[quota] = min(cpus, least.get(quota, cpus))
         for quota, cpus in least.items():
             self._unavailable.mark_quota(plan.capacity_type, quota, cpus)
 
-    async def _recovered(self, plan: LaunchPlan, attempts: Attempts) -> Fulfilled:
+    async def _recover_launch(self, plan: LaunchPlan, attempts: Attempts) -> Fulfilled:
         """Return the instances that an earlier process launched by the same call.
 
         Raises:
@@ -446,7 +446,7 @@ class Launcher:
         meta = plan.claim.metadata
         launched = await self._earlier(plan)
         if len(launched) == plan.count:
-            return self._restored(plan, launched)
+            return self._restore(plan, launched)
         now = self._clock()
         if attempts.doubted_since is None:
             attempts.doubted_since = now
@@ -454,7 +454,7 @@ class Launcher:
             # EC2's lists are consistent after this time.
             attempts.doubted_since = None
             if launched:
-                return self._restored(plan, launched)
+                return self._restore(plan, launched)
             attempts.number += 1
         raise CloudProviderError(
             f"an earlier process may have launched an instance for NodeClaim {meta.name}; waiting "
@@ -462,7 +462,7 @@ class Launcher:
             reason="LaunchInDoubt",
         )
 
-    def _restored(self, plan: LaunchPlan, launched: Sequence[Described]) -> Fulfilled:
+    def _restore(self, plan: LaunchPlan, launched: Sequence[Described]) -> Fulfilled:
         return Fulfilled(
             tuple(None if each.is_gone else self._found(plan, each) for each in launched)
         )
@@ -491,7 +491,7 @@ class Launcher:
             if instance_type.name == seen.instance_type:
                 for offering in instance_type.offerings:
                     if (offering.zone, offering.capacity_type) == (seen.zone, seen.capacity_type):
-                        known = self._labelled(plan, instance_type, offering)
+                        known = self._instance_with_labels(plan, instance_type, offering)
                         return as_launched(launched, known)
         return seen
 
@@ -515,7 +515,7 @@ class Launcher:
         """
         required = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
         known = self._types.of(node_class, required) if types is None else types
-        chosen = filtered(
+        chosen = filter_choices(
             choices(known, required, _requests(claim)),
             required,
             relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
@@ -580,13 +580,13 @@ class Launcher:
                 f"which only the controller sets: {', '.join(refused)}; remove them"
             )
         pool = claim.metadata.labels.get(labels.NODEPOOL, "")
-        return nodeclasstags.launched(node_class, cluster, pool, self._installation)
+        return nodeclasstags.launch_tags(node_class, cluster, pool, self._installation)
 
     # The result of a launch.
 
     def _instance(self, plan: LaunchPlan, launched: Launched) -> Instance:
         candidate = launched.candidate
-        known = self._labelled(plan, candidate.instance_type, candidate.offering)
+        known = self._instance_with_labels(plan, candidate.instance_type, candidate.offering)
         return replace(
             known,
             provider_id=provider_id(candidate.offering.zone, launched.instance_id),
@@ -594,7 +594,7 @@ class Launcher:
             tags=dict(plan.tags),
         )
 
-    def _labelled(
+    def _instance_with_labels(
         self, plan: LaunchPlan, instance_type: InstanceType, offering: Offering
     ) -> Instance:
         node_class = plan.node_class
@@ -647,7 +647,7 @@ def require_ready(node_class: EC2NodeClass) -> None:
         )
 
 
-def _refused(error: FleetError, plan: LaunchPlan) -> Iterator[LaunchCandidate]:
+def _refused_candidates(error: FleetError, plan: LaunchPlan) -> Iterator[LaunchCandidate]:
     """Yield the candidates of the request that an error applies to.
 
     An error of the whole request names no instance type, zone or subnet, and applies to all

@@ -44,12 +44,12 @@ class LaunchFailures:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._last: TTLCache[str, LaunchFailure] = TTLCache(math.inf, REPORTED, clock)
 
-    def refused(self, class_name: str, error: CloudProviderError) -> None:
+    def record_failure(self, class_name: str, error: CloudProviderError) -> None:
         """Record the cause of a failed launch, unless it is temporary or reported elsewhere."""
         if error.reason == FLEET_QUOTA_EXCEEDED or not isinstance(error, _ELSEWHERE):
             self._last[class_name] = LaunchFailure(error.reason, str(error))
 
-    def succeeded(self, class_name: str) -> None:
+    def record_success(self, class_name: str) -> None:
         """Record that a launch succeeded: the last failure is no longer reported."""
         self._last.pop(class_name, None)
 

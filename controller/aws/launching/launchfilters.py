@@ -28,7 +28,7 @@ MOST_TYPES = 60
 UNAVAILABLE = "all requested instance types were unavailable during launch"
 
 
-def filtered(
+def filter_choices(
     choices: Sequence[Choice], requirements: Sequence[Requirement], *, relaxed: bool = False
 ) -> list[Choice]:
     """Return the choices of the CreateFleet request, cheapest first, all of one capacity type.
@@ -52,7 +52,7 @@ def filtered(
     return chosen
 
 
-def keeping(
+def keep_offerings(
     choices: Iterable[Choice], keep: Callable[[InstanceType, Offering], bool]
 ) -> list[Choice]:
     """Return the choices with the offerings that `keep` accepts; drop choices without any."""
@@ -69,7 +69,7 @@ def reserved_first(choices: Sequence[Choice]) -> list[Choice]:
     The type is that of the cheapest reservation: default, capacity block or interruptible. Of
     capacity blocks, only the cheapest is returned.
     """
-    reserved = keeping(choices, lambda _, o: o.capacity_type == labels.RESERVED)
+    reserved = keep_offerings(choices, lambda _, o: o.capacity_type == labels.RESERVED)
     if not reserved:
         return list(choices)
     order = ["default", "capacity-block", "interruptible"]
@@ -79,8 +79,8 @@ def reserved_first(choices: Sequence[Choice]) -> list[Choice]:
     )
     if _partition(best) == "capacity-block":
         # A request names its capacity block, so it can use only one.
-        return keeping(reserved, lambda _, o: o is best)
-    reserved = keeping(reserved, lambda _, o: _partition(o) == _partition(best))
+        return keep_offerings(reserved, lambda _, o: o is best)
+    reserved = keep_offerings(reserved, lambda _, o: _partition(o) == _partition(best))
     return [replace(c, offerings=_one_per_zone(c.offerings)) for c in reserved]
 
 
@@ -103,7 +103,7 @@ def one_capacity_type(choices: Sequence[Choice]) -> list[Choice]:
     """Return only the offerings of the first available capacity type: reserved, spot, on-demand."""
     present = {o.capacity_type for c in choices for o in c.offerings}
     wanted = next((t for t in (labels.RESERVED, labels.SPOT) if t in present), labels.ON_DEMAND)
-    return keeping(choices, lambda _, o: o.capacity_type == wanted)
+    return keep_offerings(choices, lambda _, o: o.capacity_type == wanted)
 
 
 def without_exotic(choices: list[Choice]) -> list[Choice]:
@@ -133,7 +133,7 @@ def without_dear_spot(choices: Sequence[Choice]) -> list[Choice]:
         ),
         default=float("inf"),
     )
-    return keeping(
+    return keep_offerings(
         choices, lambda _, o: o.capacity_type != labels.SPOT or o.instance_price <= ceiling
     )
 

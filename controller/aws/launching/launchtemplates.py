@@ -266,7 +266,7 @@ class LaunchTemplates:
 
     async def hydrate(self) -> int:
         """Take over the launch templates of earlier processes; return their number."""
-        templates = await self._tagged(self._ours)
+        templates = await self._describe(self._ours)
         for template in templates:
             name = template["LaunchTemplateName"]
             if name.startswith(PREFIX):
@@ -291,7 +291,7 @@ class LaunchTemplates:
 
     async def release(self, class_name: str) -> None:
         """Delete every launch template that was created for an EC2NodeClass."""
-        templates = await self._tagged({**self._ours, f"tag:{labels.EC2NODECLASS}": class_name})
+        templates = await self._describe({**self._ours, f"tag:{labels.EC2NODECLASS}": class_name})
         await self._delete_all([d["LaunchTemplateName"] for d in templates])
 
     async def _ensure(self, template: LaunchTemplate) -> None:
@@ -353,7 +353,7 @@ class LaunchTemplates:
             self._used_at.setdefault(name, self._clock() - IDLE - 1)
             raise
 
-    async def _tagged(self, filters: Mapping[str, str]) -> Sequence[dict[str, Any]]:
+    async def _describe(self, filters: Mapping[str, str]) -> Sequence[dict[str, Any]]:
         return await self._aws.pages(
             "ec2",
             "describe_launch_templates",

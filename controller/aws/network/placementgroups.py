@@ -71,7 +71,7 @@ class PlacementGroups:
             if known is not None and self._clock() - since < PERIOD:
                 return known
             try:
-                group = await self._described(selector)
+                group = await self._describe(selector)
             except CloudProviderError as exc:
                 if known is None:
                     raise
@@ -87,11 +87,11 @@ class PlacementGroups:
                 self._known[selector] = (self._clock(), group)
             return group
 
-    def known(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
+    def last_result(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
         """Return the last result of `find` for the selector, however old; None if there is none."""
         return self._known[selector][1] if selector in self._known else None
 
-    async def _described(self, selector: PlacementGroupSelector) -> PlacementGroup | None:
+    async def _describe(self, selector: PlacementGroupSelector) -> PlacementGroup | None:
         available = {"Name": "state", "Values": ["available"]}
         named = {"Name": "group-name", "Values": [selector.name]}
         # EC2 returns a group shared by another account only for a request with its ID.

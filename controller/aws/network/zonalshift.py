@@ -56,7 +56,7 @@ class ZonalShift:
                 return the zone names.
 
         """
-        before, self._until = self.away, await self._applied()
+        before, self._until = self.away, await self._applied_shifts()
         if self.away != before:
             log.warning(
                 "ARC zonal shifts changed; launching and terminating no instances in zones-away",
@@ -66,7 +66,7 @@ class ZonalShift:
         if unnamed:
             self._names |= await self._subnets.zone_names(unnamed)
 
-    async def _applied(self) -> Mapping[str, datetime | None]:
+    async def _applied_shifts(self) -> Mapping[str, datetime | None]:
         arn = (await self._cluster.get()).arn
         try:
             response = await self._aws.call(

@@ -200,11 +200,11 @@ class AMIs:
         async with self._lock:
             if images := self._selected.get(key):
                 return images
-            served = [pair async for pair in self._served(node_class, kubernetes)]
-            images = self._selected[key] = tuple(chosen(served))
+            served = [pair async for pair in self._images(node_class, kubernetes)]
+            images = self._selected[key] = tuple(best_amis(served))
             return images
 
-    async def _served(self, node_class: EC2NodeClass, kubernetes: str) -> Any:
+    async def _images(self, node_class: EC2NodeClass, kubernetes: str) -> Any:
         """Yield each AMI with the requirements of the instance types that it supports."""
         alias = alias_of(node_class)
         if alias is not None:
@@ -302,7 +302,7 @@ class AMIs:
         ]
 
 
-def chosen(served: Iterable[tuple[Image, tuple[Requirement, ...]]]) -> Iterator[AMIStatus]:
+def best_amis(served: Iterable[tuple[Image, tuple[Requirement, ...]]]) -> Iterator[AMIStatus]:
     """Yield the best AMI for each set of requirements, newest first.
 
     An AMI that is not deprecated is better than a deprecated one, then the newer, then the one

@@ -81,7 +81,7 @@ class InstanceProfiles:
             InstanceProfileError: there is none, and the controller cannot create one.
 
         """
-        name = await self._ensured(node_class)
+        name = await self._ensure(node_class)
         if not node_class.spec.instance_profile and not self._lacks_permission:
             self._current[node_class.metadata.uid] = name
         return name
@@ -102,7 +102,7 @@ class InstanceProfiles:
     def _lacks_permission(self) -> bool:
         return self._clock() < self._denied_until
 
-    async def _ensured(self, node_class: EC2NodeClass) -> str:
+    async def _ensure(self, node_class: EC2NodeClass) -> str:
         spec = node_class.spec
         if spec.instance_profile:
             return spec.instance_profile
@@ -265,7 +265,7 @@ class InstanceProfiles:
 
     async def _make(self, node_class: EC2NodeClass, name: str, role: str) -> None:
         tags = {
-            **nodeclasstags.owned(node_class, self._cluster, self._installation),
+            **nodeclasstags.owner_tags(node_class, self._cluster, self._installation),
             nodeclasstags.REGION: self._aws.region,
         }
         try:
@@ -310,14 +310,14 @@ class InstanceProfiles:
         name = profile["InstanceProfileName"]
         self._forget(name)
         for role in profile.get("Roles", []):
-            await self._ending(
+            await self._call_if_exists(
                 "remove_role_from_instance_profile",
                 InstanceProfileName=name,
                 RoleName=role["RoleName"],
             )
-        await self._ending("delete_instance_profile", InstanceProfileName=name)
+        await self._call_if_exists("delete_instance_profile", InstanceProfileName=name)
 
-    async def _ending(self, operation: str, **parameters: str) -> None:
+    async def _call_if_exists(self, operation: str, **parameters: str) -> None:
         try:
             await self._aws.call("iam", operation, **parameters)
         except AwsError as exc:

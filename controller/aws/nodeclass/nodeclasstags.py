@@ -25,7 +25,7 @@ def forbidden(tags: Mapping[str, str]) -> list[str]:
     )
 
 
-def owned(node_class: EC2NodeClass, cluster_name: str, installation: str) -> dict[str, str]:
+def owner_tags(node_class: EC2NodeClass, cluster_name: str, installation: str) -> dict[str, str]:
     """Return the user's tags and the tags that state the owner and the EC2NodeClass."""
     return {
         **(node_class.spec.tags or {}),
@@ -36,8 +36,8 @@ def owned(node_class: EC2NodeClass, cluster_name: str, installation: str) -> dic
     }
 
 
-def launched(
+def launch_tags(
     node_class: EC2NodeClass, cluster_name: str, node_pool: str, installation: str
 ) -> dict[str, str]:
     """Return the tags of launch templates and of the resources launched for a NodePool."""
-    return {**owned(node_class, cluster_name, installation), labels.NODEPOOL: node_pool}
+    return {**owner_tags(node_class, cluster_name, installation), labels.NODEPOOL: node_pool}

@@ -28,7 +28,7 @@ from controller.aws.bootstrap.kubeletexpressions import malformed_expression
 from controller.aws.bootstrap.userdata import Bootstrap, UserDataError, user_data
 from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import PROFILE_INVALID, AwsError, RequestError
-from controller.aws.instancetypes.expecteddevices import SharingError, sharing
+from controller.aws.instancetypes.expecteddevices import SharingError, sharing_of
 from controller.aws.instancetypes.reservations import Reservations
 from controller.aws.network.placementgroups import PlacementGroups
 from controller.aws.network.securitygroups import SecurityGroups
@@ -213,7 +213,9 @@ class NodeClasses:
         resolution = _Resolution(node_class, node_class.status, now)
         await resolution.step("AMIsReady", lambda: self._images(node_class))
         if self.reserved_capacity:
-            await resolution.step("CapacityReservationsReady", lambda: self._reserved(node_class))
+            await resolution.step(
+                "CapacityReservationsReady", lambda: self._find_reservations(node_class)
+            )
         await resolution.step("PlacementGroupReady", lambda: self._placement(node_class))
         await resolution.step("SubnetsReady", lambda: self._zones(node_class))
         await resolution.step("SecurityGroupsReady", lambda: self._security(node_class))
@@ -233,7 +235,7 @@ class NodeClasses:
             raise ConditionError("AMINotFound", "AMISelector did not match any AMIs")
         return {"amis": list(amis)}
 
-    async def _reserved(self, node_class: EC2NodeClass) -> dict[str, Any]:
+    async def _find_reservations(self, node_class: EC2NodeClass) -> dict[str, Any]:
         reservations = await self.reservations.find(
             node_class.spec.capacity_reservation_selector_terms
         )
@@ -287,10 +289,10 @@ class NodeClasses:
             )
         if invalid_expression := self.invalid_expression(node_class):
             raise ConditionError("KubeletExpressionEvaluationFailed", invalid_expression)
-        await self._verified(node_class)
+        await self._validate(node_class)
         return {}
 
-    async def _verified(self, node_class: EC2NodeClass) -> None:
+    async def _validate(self, node_class: EC2NodeClass) -> None:
         try:
             await self.verify(node_class)
         except ConditionError as exc:
@@ -330,18 +332,18 @@ class NodeClasses:
         wrong = kubelet.problems(spec.kubelet)
         if wrong:
             raise ConditionError("InvalidKubeletConfiguration", "; ".join(wrong))
-        if not self.expressions and (closed := kubelet.closed(spec.kubelet)):
+        if not self.expressions and (closed := kubelet.gate_problems(spec.kubelet)):
             raise ConditionError("KubeletExpressionsDisabled", closed)
         if malformed := malformed_expression(spec.kubelet):
             raise ConditionError("KubeletExpressionInvalid", malformed)
-        unsupported = kubelet.unsupported(spec.kubelet, family)
+        unsupported = kubelet.unsupported_fields(spec.kubelet, family)
         if unsupported:
             raise ConditionError(
                 "UnsupportedKubeletConfiguration",
                 f"AMI family {family.name} does not support spec.kubelet."
                 f"{', '.join(unsupported)}; remove these fields",
             )
-        self._sharing(node_class)
+        self._validate_sharing(node_class)
         try:
             user_data(family, Bootstrap(cluster=cluster, custom=spec.user_data or ""))
         except UserDataError as exc:
@@ -354,10 +356,10 @@ class NodeClasses:
                 f"{', '.join(map(repr, refused))}; remove them",
             )
 
-    def _sharing(self, node_class: EC2NodeClass) -> None:
+    def _validate_sharing(self, node_class: EC2NodeClass) -> None:
         """Validate the annotation with which claims share GPUs."""
         try:
-            shared = sharing(node_class)
+            shared = sharing_of(node_class)
         except SharingError as exc:
             raise ConditionError("NVIDIAConsumableCapacityInvalid", str(exc)) from exc
         if shared is not None and not self.shares_gpus:

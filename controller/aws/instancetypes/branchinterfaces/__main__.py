@@ -43,7 +43,7 @@ def read(text: str) -> dict[str, dict[str, int]]:
     return limits
 
 
-def rendered(source: str, limits: dict[str, dict[str, int]]) -> str:
+def render(source: str, limits: dict[str, dict[str, int]]) -> str:
     """Return the limits as JSON, one line per family, so that a diff shows what changed.
 
     `source` is the Go module and its version.
@@ -62,7 +62,7 @@ def main(path: str) -> None:
         limits = read(archive.read(name).decode()) if name else {}
     if name is None or not limits:
         raise SystemExit(f"{path} holds no limits: it must be the zip of a release")
-    PATH.write_text(rendered(name.removesuffix(_TABLE), limits))
+    PATH.write_text(render(name.removesuffix(_TABLE), limits))
     print(f"{PATH.name}: {sum(map(len, limits.values()))} instance types")
 
 

@@ -34,7 +34,7 @@ class PriceList:
 
 
 @cache
-def shipped(region: str) -> PriceList:
+def shipped_prices(region: str) -> PriceList:
     """Return the price list of a region, or that of another region of its partition."""
     tables = json.loads(PATH.read_text())["regions"]
     if region not in tables:

@@ -42,7 +42,7 @@ def read(text: str) -> dict[str, tuple[str, PriceTable]]:
     return tables
 
 
-def rendered(source: str, tables: dict[str, tuple[str, PriceTable]]) -> str:
+def render(source: str, tables: dict[str, tuple[str, PriceTable]]) -> str:
     """Return the tables as JSON, one line per family, so that a diff shows what changed.
 
     `source` is the Go module and its version.
@@ -68,7 +68,7 @@ def main(path: str) -> None:
     source = names[0].partition("/pkg/")[0] if names else ""
     if not tables:
         raise SystemExit(f"{path} holds no prices: it must be the zip of a release")
-    PATH.write_text(rendered(source, tables))
+    PATH.write_text(render(source, tables))
     print(f"{Path(PATH).name}: {', '.join(sorted(tables))}")
 
 
