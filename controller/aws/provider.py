@@ -367,7 +367,7 @@ class AWSCloudProvider:
         """Return every instance of the cluster's NodeClaims that is not terminated."""
         return await self._instances.all()
 
-    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+    async def expiring_reservations(self, reservation_ids: Collection[str]) -> Collection[str]:
         """Return those of the capacity reservations that end soon.
 
         These are capacity blocks that end within 40 minutes.

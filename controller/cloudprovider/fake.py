@@ -322,9 +322,9 @@ class FakeCloud:
         await self._record_call("instances", "")
         return tuple(self.instances_by_id.values())
 
-    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+    async def expiring_reservations(self, reservation_ids: Collection[str]) -> Collection[str]:
         """Return which of the capacity reservations are in `ending_reservations`."""
-        await self._record_call("ending", ",".join(sorted(reservation_ids)))
+        await self._record_call("expiring_reservations", ",".join(sorted(reservation_ids)))
         return self.ending_reservations & set(reservation_ids)
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:

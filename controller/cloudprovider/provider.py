@@ -168,7 +168,7 @@ class CloudProvider(Protocol):
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's NodeClaims that is not terminated."""
 
-    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+    async def expiring_reservations(self, reservation_ids: Collection[str]) -> Collection[str]:
         """Return which of these capacity reservations, by ID, are capacity blocks that end soon.
 
         Their nodes must be drained now: EC2 terminates the instances of a block before it ends.

@@ -89,7 +89,9 @@ async def test_a_capacity_block_is_expiring_forty_minutes_before_its_end(options
     aws = Answering(describe_capacity_reservations=described)
     provider = AWSCloudProvider(options, aws=aws)
 
-    assert list(await provider.ending({"cr-soon", "cr-later", "cr-ordinary"})) == ["cr-soon"]
+    assert list(await provider.expiring_reservations({"cr-soon", "cr-later", "cr-ordinary"})) == [
+        "cr-soon"
+    ]
 
 
 async def test_a_claim_without_reserved_capacity_uses_no_reservation(

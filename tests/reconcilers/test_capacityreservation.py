@@ -154,7 +154,7 @@ async def test_for_selected_capacity_blocks_the_cloud_is_not_called(
 ) -> None:
     seed_block(world, left=timedelta(minutes=40))
     await launched(world, bought=labels.RESERVED)
-    world.cloud.fail("ending", ThrottledError("slow down"))
+    world.cloud.fail("expiring_reservations", ThrottledError("slow down"))
 
     await expiration.run_once()
 

@@ -76,9 +76,9 @@ class CloudDecorator:
         """Return why the instance no longer matches its EC2NodeClass, or None."""
         return await self._cloud.drift_reason(claim, node_class)
 
-    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+    async def expiring_reservations(self, reservation_ids: Collection[str]) -> Collection[str]:
         """Return which of these capacity reservations end soon."""
-        return await self._cloud.ending(reservation_ids)
+        return await self._cloud.expiring_reservations(reservation_ids)
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""

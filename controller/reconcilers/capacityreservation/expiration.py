@@ -47,7 +47,7 @@ class BlockExpiration(PortUser):
                 await self._end(claims[reservation_id], reservation_id)
         unknown = claims.keys() - known.keys()
         if unknown:
-            for reservation_id in await self.cloud.ending(unknown):
+            for reservation_id in await self.cloud.expiring_reservations(unknown):
                 await self._end(claims[reservation_id], reservation_id)
         return PERIOD
 
