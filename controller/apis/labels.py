@@ -200,6 +200,6 @@ def tag_cluster_owned(cluster_name: str) -> str:
     return f"kubernetes.io/cluster/{cluster_name}"
 
 
-def normalized(key: str) -> str:
+def normalize(key: str) -> str:
     """Return the current name of a deprecated label key; other keys are returned unchanged."""
     return ALIASES.get(key, key)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.console.content import pending, placements
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
@@ -138,13 +138,13 @@ def _sentence(
     old = sum(map(len, results.existing_nodes.values()))
     new = sum(len(node.pods) for node in results.new_nodes)
     parts = [
-        f"{counted(nodes, 'node')} with {counted(len(moving), 'pod')} to move: "
-        f"{old} to existing nodes, {new} to {counted(len(results.new_nodes), 'new node')}"
+        f"{with_count(nodes, 'node')} with {with_count(len(moving), 'pod')} to move: "
+        f"{old} to existing nodes, {new} to {with_count(len(results.new_nodes), 'new node')}"
     ]
     if results.unschedulable:
-        parts.append(f"{counted(len(results.unschedulable), 'pod')} would stay pending")
+        parts.append(f"{with_count(len(results.unschedulable), 'pod')} would stay pending")
     if blocked:
-        parts.append(f"the eviction of {counted(blocked, 'pod')} is blocked now")
+        parts.append(f"the eviction of {with_count(blocked, 'pod')} is blocked now")
     if results.unschedulable:
         parts.append(f"the rest costs {abs(saving):.4f} $/h {'less' if saving >= 0 else 'more'}")
     else:
@@ -187,5 +187,5 @@ def _evictions(course: Course) -> int:
 def _effect(course: Course) -> str:
     return (
         f"saves {course.cost_before - course.cost_after:.4f} $/h "
-        f"with {counted(_evictions(course), 'eviction')}"
+        f"with {with_count(_evictions(course), 'eviction')}"
     )

@@ -142,7 +142,7 @@ def read(terms: Iterable[Requirement]) -> dict[str, ValueSet]:
     """
     result: dict[str, ValueSet] = {}
     for term in terms:
-        narrow(result, labels.normalized(term.key), value_set(term.operator, term.values))
+        narrow(result, labels.normalize(term.key), value_set(term.operator, term.values))
     return result
 
 
@@ -150,7 +150,7 @@ def of_labels(values: Mapping[str, str]) -> dict[str, ValueSet]:
     """Return the requirements that each of these labels has its value."""
     result: dict[str, ValueSet] = {}
     for key, value in values.items():
-        narrow(result, labels.normalized(key), one_of(value))
+        narrow(result, labels.normalize(key), one_of(value))
     return result
 
 
@@ -193,7 +193,7 @@ def minimum_values(terms: Iterable[Requirement]) -> dict[str, int]:
     result: dict[str, int] = {}
     for term in terms:
         if term.min_values:
-            key = labels.normalized(term.key)
+            key = labels.normalize(term.key)
             result[key] = max(result.get(key, 0), term.min_values)
     return result
 

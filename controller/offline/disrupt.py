@@ -17,7 +17,7 @@ import orjson
 from controller.apis import labels
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.wording import counted, first_three
+from controller.apis.wording import first_three, with_count
 from controller.disruption import candidates
 from controller.disruption.advice import course as courses
 from controller.disruption.advice.course import with_buffered_nodes
@@ -270,8 +270,8 @@ def summary(course: Course) -> str:
     launched = sum(len(nodes) for _, nodes in course.commands)
     evicted = sum(command.evictions for command, _ in course.commands)
     sentence = (
-        f"{counted(removed, 'node')} removed, {counted(launched, 'node')} launched, "
-        f"{counted(evicted, 'pod')} moved: from {course.cost_before:.4f} $/h to "
+        f"{with_count(removed, 'node')} removed, {with_count(launched, 'node')} launched, "
+        f"{with_count(evicted, 'pod')} moved: from {course.cost_before:.4f} $/h to "
         f"{course.cost_after:.4f} $/h"
     )
     if course.lower_bound > 0:

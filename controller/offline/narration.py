@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.scheduling.reporter import Reporter
 from controller.scheduling.results import Results
 
@@ -23,19 +23,19 @@ class Narrator(Reporter):
         """Write the size of the problem."""
         equal = f"{classes} {'class' if classes == 1 else 'classes'}"
         self._write_line(
-            f"{counted(pods, 'pending pod')} in {equal}; "
-            f"{counted(node_types, 'type')} of new node, {counted(nodes, 'existing node')}"
+            f"{with_count(pods, 'pending pod')} in {equal}; "
+            f"{with_count(node_types, 'type')} of new node, {with_count(nodes, 'existing node')}"
         )
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
         """Write the number and the cost of the new nodes for a batch of pods."""
-        left = f", {counted(pods_left, 'pod')} not placed" if pods_left else ""
+        left = f", {with_count(pods_left, 'pod')} not placed" if pods_left else ""
         proven = f", lower bound {bound:.4f} $/h" if bound else ""
-        self._write_line(f"{counted(nodes, 'new node')} for {cost:.4f} $/h{proven}{left}")
+        self._write_line(f"{with_count(nodes, 'new node')} for {cost:.4f} $/h{proven}{left}")
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:
         """Write the number and the cost of the new nodes after the rearrangement."""
-        self._write_line(f"rearranged: {counted(nodes, 'new node')} for {cost:.4f} $/h")
+        self._write_line(f"rearranged: {with_count(nodes, 'new node')} for {cost:.4f} $/h")
 
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:
         """Add to the number of pods without this preference."""
@@ -48,14 +48,14 @@ class Narrator(Reporter):
     def done(self, results: Results) -> None:
         """Write the totals of the results."""
         self._write_line(
-            f"done: {counted(len(results.new_nodes), 'new node')} for {results.cost:.4f} $/h, "
-            f"{counted(len(results.unschedulable), 'unschedulable pod')}"
+            f"done: {with_count(len(results.new_nodes), 'new node')} for {results.cost:.4f} $/h, "
+            f"{with_count(len(results.unschedulable), 'unschedulable pod')}"
         )
 
     def _write_line(self, sentence: str) -> None:
         given_up, self._given_up = self._given_up, Counter()
         relaxed = [
-            f"relaxed {counted(pods, 'pod')}: ignoring {preference}"
+            f"relaxed {with_count(pods, 'pod')}: ignoring {preference}"
             for preference, pods in given_up.items()
         ]
         for line in (*relaxed, sentence):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import format_quantity
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.constraints.requirements import read
 from controller.scheduling.buffers import Fill
 from controller.scheduling.catalog.offerings import Catalog
@@ -45,9 +45,9 @@ def summary(results: Results) -> str:
     new = sum(len(node.pods) for node in results.new_nodes)
     existing = sum(len(pods) for pods in results.existing_nodes.values())
     sentence = (
-        f"{counted(new, 'pod')} on {counted(len(results.new_nodes), 'new node')} "
+        f"{with_count(new, 'pod')} on {with_count(len(results.new_nodes), 'new node')} "
         f"for {results.cost:.4f} $/h, {existing} on "
-        f"{counted(len(results.existing_nodes), 'existing node')}, "
+        f"{with_count(len(results.existing_nodes), 'existing node')}, "
         f"{len(results.unschedulable)} unschedulable"
     )
     if results.lower_bound > 0:
@@ -118,8 +118,8 @@ def _outcome(results: Results, key: str) -> str:
             return (
                 f"schedules on a new node of NodePool {node.node_pool}: {node.instance_types[0]} "
                 f"({node.price:.4f} $/h) or "
-                f"{counted(len(node.instance_types) - 1, 'other instance type')}, with "
-                f"{counted(len(node.pods) - 1, 'other pod')}; requests on the node: {requested}"
+                f"{with_count(len(node.instance_types) - 1, 'other instance type')}, with "
+                f"{with_count(len(node.pods) - 1, 'other pod')}; requests on the node: {requested}"
             )
     return "is unschedulable" if key in results.unschedulable else "is not pending"
 

@@ -63,7 +63,7 @@ async def with_conditions(
         ConflictError: the NodeClaim changed, as for `patched`.
 
     """
-    if conditions.unchanged(claim.status.conditions, after):
+    if conditions.are_equal(claim.status.conditions, after):
         return claim
     status = {"status": {"conditions": to_wire(after)}}
     return await patched(ports, NODE_CLAIM, claim, status, subresource="status")

@@ -14,7 +14,7 @@ import numpy as np
 
 from controller.apis import labels
 from controller.apis.kubernetes.quantities import format_quantity
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import CPU
@@ -128,7 +128,7 @@ def _pool_cause(
         return (), ""
     closest.counts.sort(key=lambda item: (-item[0], item[1]))
     reasons = ", ".join(f"{count} {reason}" for count, reason in closest.counts[:MAX_REASONS])
-    return closest.distance, f"{counted(len(rows), 'instance type')}: {reasons}"
+    return closest.distance, f"{with_count(len(rows), 'instance type')}: {reasons}"
 
 
 def _losses(

@@ -138,7 +138,7 @@ def _domains(key: str, snapshot: Snapshot) -> Iterator[str]:
         template = pool.spec.template
         yield from (v for name, v in (template.metadata.labels or {}).items() if name == key)
         for requirement in template.spec.requirements:
-            if labels.normalized(requirement.key) == key and requirement.operator == "In":
+            if labels.normalize(requirement.key) == key and requirement.operator == "In":
                 yield from requirement.values
         for instance_type in snapshot.instance_types.get(pool.metadata.name, ()):
             for offering in instance_type.offerings:

@@ -135,4 +135,4 @@ def _topology_key(pod: Pod, group: PodGroup | None) -> str:
     constraints = group.spec.scheduling_constraints if group is not None else None
     keys = [one.key for one in constraints.topology] if constraints is not None else []
     key = next(filter(None, keys), "") or pod.metadata.annotations.get(labels.KUEUE_TOPOLOGY, "")
-    return labels.normalized(key)
+    return labels.normalize(key)

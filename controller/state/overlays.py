@@ -62,7 +62,7 @@ class ParsedOverlay:
         """Return the values of a label for the pool and instance type."""
         values = self.pool_labels.get(key)
         for term in instance_type.requirements:
-            if labels.normalized(term.key) == key:
+            if labels.normalize(term.key) == key:
                 of_type = requirements.value_set(term.operator, term.values)
                 values = of_type if values is None else values.intersection(of_type)
         return values
@@ -119,7 +119,7 @@ def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple
     """
     keys = {key for overlay in overlays for key in requirements.read(overlay.spec.requirements)}
     return frozenset(
-        (key, value) for key, value in _labels(pool).items() if labels.normalized(key) in keys
+        (key, value) for key, value in _labels(pool).items() if labels.normalize(key) in keys
     )
 
 

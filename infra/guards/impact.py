@@ -21,7 +21,7 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from infra.clusterapi import (
     ApiError,
     ClusterApi,
@@ -175,7 +175,7 @@ def _drifting_nodes(wire: Wire, nodes: Sequence[Node], plan: Plan) -> Iterator[N
 def _number_and_price(nodes: Sequence[Node], price: Price) -> str:
     prices = [price(node) for node in nodes]
     known = [each for each in prices if each is not None]
-    count = counted(len(nodes), "node")
+    count = with_count(len(nodes), "node")
     if not known:
         return f"{count} (price unknown)"
     unknown = len(prices) - len(known)

@@ -28,7 +28,7 @@ from controller.apis import labels
 from controller.apis.appliers import STACK, appliers
 from controller.apis.karpenter.nodepool import IN_SERVICE
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import (
     ApiError,
@@ -241,8 +241,9 @@ class Draining:
                 if "deletionTimestamp" not in claim["metadata"]:
                     self.cluster.delete(_path(NODE_CLAIM, claim))
             line = (
-                f"draining: {counted(len(nodes), 'node')}, {counted(len(claims), 'NodeClaim')} and "
-                f"{counted(len(instances), 'instance')} remaining"
+                f"draining: {with_count(len(nodes), 'node')}, "
+                f"{with_count(len(claims), 'NodeClaim')} and "
+                f"{with_count(len(instances), 'instance')} remaining"
             )
             if line != last_line or now - last_said >= PROGRESS_SECONDS:
                 self.say(line)
@@ -263,7 +264,7 @@ class Draining:
         claims = self._claims()
         instances = sorted({*self.cloud.instances(), *map(_instance, claims)} - {""})
         self.say(
-            f"{trouble}: terminating {counted(len(instances), 'instance')} found by tags and "
+            f"{trouble}: terminating {with_count(len(instances), 'instance')} found by tags and "
             "NodeClaims"
         )
         left = self.cloud.terminate(instances)
@@ -372,7 +373,7 @@ def drain(props: Mapping[str, Any]) -> None:
     except (ClusterGoneError, ClusterUnreachableError) as exc:
         require_abandoned(location, exc)
         instances = cloud.instances()
-        say(f"{exc}: terminating {counted(len(instances), 'instance')} found by tags")
+        say(f"{exc}: terminating {with_count(len(instances), 'instance')} found by tags")
         cloud.terminate(instances)
     # The controller deletes profiles with their EC2NodeClasses. A remaining one keeps the role.
     cloud.remove_profiles()

@@ -77,7 +77,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     folder = tmp_path_factory.mktemp("apis")
     with Cluster(directory=folder / "cluster") as cluster:
         server = ApiServer(cluster.server, _session(cluster.kubeconfig, folder))
-        for text in crds.rendered().values():
+        for text in crds.render().values():
             answer = server.create(yaml.safe_load(text), dry_run=False)
             assert answer.accepted, answer.message
         _wait_until_established(server)

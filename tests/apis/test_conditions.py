@@ -10,7 +10,7 @@ import pytest
 from controller.apis.kubernetes.conditions import (
     Condition,
     ConditionStatus,
-    blocking,
+    blocking_conditions,
     find,
     rolled_up,
     with_condition,
@@ -87,8 +87,8 @@ def test_a_condition_that_was_never_set_is_unknown() -> None:
 def test_the_conditions_that_a_root_condition_names_are_found() -> None:
     conditions = rolled_up(changed("False", "True", "False"), DEPENDENTS, generation=1, now=NOW)
 
-    assert [(c.type, c.message) for c in blocking(conditions)] == [
+    assert [(c.type, c.message) for c in blocking_conditions(conditions)] == [
         ("ValidationSucceeded", "why"),
         ("SubnetsReady", "why"),
     ]
-    assert blocking(changed("False", "True", "True")) == []
+    assert blocking_conditions(changed("False", "True", "True")) == []

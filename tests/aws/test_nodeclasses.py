@@ -11,7 +11,7 @@ from controller.apis.karpenter.ec2nodeclass import (
     PlacementGroupSelector,
     SelectorTerm,
 )
-from controller.apis.karpenter.nodeclasscauses import causes, explained
+from controller.apis.karpenter.nodeclasscauses import causes, explain
 from controller.apis.kubernetes.conditions import LONGEST_MESSAGE, Condition, find
 from controller.aws.nodeclass.amis import CUSTOM_PERIOD
 from controller.aws.provider import AWSCloudProvider
@@ -166,8 +166,8 @@ async def test_a_nodeclass_without_a_resource_reports_what_to_change(
     node_class = await ready(provider, **spec)
     held = condition(node_class, kind)
     assert (held.status, held.reason) == ("False", reason)
-    assert says in explained(node_class, held)
-    assert f"{kind}=False: {explained(node_class, held)}" == causes(node_class)
+    assert says in explain(node_class, held)
+    assert f"{kind}=False: {explain(node_class, held)}" == causes(node_class)
     assert condition(node_class, "Ready").is_false
     if kind != "ValidationSucceeded":
         assert condition(node_class, "ValidationSucceeded").reason == "DependenciesNotReady"
@@ -258,7 +258,7 @@ async def test_an_empty_selector_term_selects_nothing(
     node_class = await ready(provider, **spec)
     held = condition(node_class, kind)
     assert (held.status, held.reason) == ("False", reason)
-    message = explained(node_class, held)
+    message = explain(node_class, held)
     assert "owner amazon" in message or "an empty term" in message
 
 
@@ -499,7 +499,7 @@ async def test_a_missing_ssm_parameter_or_version_is_named(
 
     held = condition(node_class, "AMIsReady")
     assert (held.status, held.reason) == ("False", "AMINotFound")
-    assert "ssmParameter /team/image:7" in explained(node_class, held)
+    assert "ssmParameter /team/image:7" in explain(node_class, held)
 
 
 async def test_an_ssm_parameter_without_permission_is_reported(

@@ -29,7 +29,7 @@ DEFINITIONS: tuple[Callable[[], dict[str, Any]], ...] = (
 _HEAD = "# Rendered by `python -m controller.apis.crds`; change the schema there.\n"
 
 
-def rendered() -> dict[str, str]:
+def render() -> dict[str, str]:
     """Return each CustomResourceDefinition as YAML, by file name."""
     return {_file_name(crd): _yaml(crd) for crd in (define() for define in DEFINITIONS)}
 

@@ -114,9 +114,9 @@ def _template_spec(spec: NodeClaimTemplateSpec) -> int:
 def _taint(taint: Taint) -> int:
     return _object(
         "Taint",
-        Key=_filled(taint.key),
-        Value=_filled(taint.value),
-        Effect=_filled(taint.effect),
+        Key=_nonempty_text(taint.key),
+        Value=_nonempty_text(taint.value),
+        Effect=_nonempty_text(taint.effect),
         TimeAdded=_optional(_time, taint.time_added),
     )
 
@@ -124,9 +124,9 @@ def _taint(taint: Taint) -> int:
 def _reference(reference: NodeClassReference) -> int:
     return _object(
         "NodeClassReference",
-        Kind=_filled(reference.kind),
-        Name=_filled(reference.name),
-        Group=_filled(reference.group),
+        Kind=_nonempty_text(reference.kind),
+        Name=_nonempty_text(reference.name),
+        Group=_nonempty_text(reference.group),
     )
 
 
@@ -136,7 +136,7 @@ def _class_spec(spec: EC2NodeClassSpec) -> int:
         PlacementGroupSelector=_optional(_placement_group, spec.placement_group_selector),
         AssociatePublicIPAddress=_optional(_switch, spec.associate_public_ip_address),
         UserData=_optional(_text, spec.user_data),
-        Role=_filled(spec.role),
+        Role=_nonempty_text(spec.role),
         InstanceProfile=_optional(_text, spec.instance_profile),
         Tags=_mapping(spec.tags),
         BlockDeviceMappings=_each(_block_device_mapping, spec.block_device_mappings),
@@ -152,7 +152,9 @@ def _class_spec(spec: EC2NodeClassSpec) -> int:
 
 
 def _placement_group(selector: PlacementGroupSelector) -> int:
-    return _object("PlacementGroupSelector", Name=_filled(selector.name), ID=_filled(selector.id))
+    return _object(
+        "PlacementGroupSelector", Name=_nonempty_text(selector.name), ID=_nonempty_text(selector.id)
+    )
 
 
 def _block_device_mapping(mapping: BlockDeviceMapping) -> int:
@@ -185,7 +187,7 @@ def _network_interface(interface: NetworkInterface) -> int:
         "NetworkInterface",
         NetworkCardIndex=_number(_INT32, interface.network_card_index or None),
         DeviceIndex=_number(_INT32, interface.device_index or None),
-        InterfaceType=_filled(interface.interface_type),
+        InterfaceType=_nonempty_text(interface.interface_type),
     )
 
 
@@ -297,7 +299,7 @@ def _optional(hashed: Callable[[_T], int], value: _T | None) -> int | None:
     return None if value is None else hashed(value)
 
 
-def _filled(text: str | None) -> int | None:
+def _nonempty_text(text: str | None) -> int | None:
     """Return the hash of a text; an empty text counts as omitted."""
     return _text(text) if text else None
 

@@ -22,15 +22,15 @@ NO_SECURITY_GROUPS = "SecurityGroupsNotFound"
 
 def causes(node_class: EC2NodeClass) -> str:
     """Return the conditions that keep an EC2NodeClass from being ready, each with its cause."""
-    blocking = conditions.blocking(node_class.status.conditions)
+    blocking = conditions.blocking_conditions(node_class.status.conditions)
     roots = [c for c in blocking if c.reason != DEPENDENCIES_NOT_READY]
     return "; ".join(
-        f"{c.type}={c.status}" + (f": {explained(node_class, c)}" if c.message else "")
+        f"{c.type}={c.status}" + (f": {explain(node_class, c)}" if c.message else "")
         for c in roots or blocking
     )
 
 
-def explained(node_class: EC2NodeClass, condition: Condition) -> str:
+def explain(node_class: EC2NodeClass, condition: Condition) -> str:
     """Return a condition's message; if nothing matches a selector, with the terms and a remedy."""
     spec = node_class.spec
     selectors = {
@@ -53,10 +53,10 @@ def explained(node_class: EC2NodeClass, condition: Condition) -> str:
     if condition.reason not in selectors:
         return condition.message
     field, terms, remedy = selectors[condition.reason]
-    return f"{condition.message}; spec.{field}: {described(terms)}. {remedy}"
+    return f"{condition.message}; spec.{field}: {terms_text(terms)}. {remedy}"
 
 
-def described(terms: Iterable[SelectorTerm]) -> str:
+def terms_text(terms: Iterable[SelectorTerm]) -> str:
     """Return selector terms as text for a message."""
     return "; ".join(", ".join(_words(term)) or "an empty term" for term in terms)
 

@@ -91,7 +91,7 @@ def _requirement_problems(
     requirements: Sequence[Requirement], *, pool_owned: bool
 ) -> Iterator[str]:
     for requirement in requirements:
-        key = labels.normalized(requirement.key)
+        key = labels.normalize(requirement.key)
         name = f"requirement {requirement.key!r} {requirement.operator}"
         if fault := _name_fault(key) or _key_fault(key, pool_owned=pool_owned):
             yield f"{name}: {fault}"

@@ -117,7 +117,7 @@ def rolled_up(
     )
 
 
-def blocking(conditions: Iterable[Condition], kind: str = "Ready") -> list[Condition]:
+def blocking_conditions(conditions: Iterable[Condition], kind: str = "Ready") -> list[Condition]:
     """Return the conditions that the message of `kind`, set by `rolled_up`, names."""
     known = list(conditions)
     root = find(known, kind)
@@ -125,6 +125,6 @@ def blocking(conditions: Iterable[Condition], kind: str = "Ready") -> list[Condi
     return [c for name in named if (c := find(known, name.partition("=")[0])) is not None]
 
 
-def unchanged(before: Sequence[Condition], after: Sequence[Condition]) -> bool:
+def are_equal(before: Sequence[Condition], after: Sequence[Condition]) -> bool:
     """Whether two lists of conditions are equal."""
     return list(before) == list(after)

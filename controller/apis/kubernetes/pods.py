@@ -252,7 +252,7 @@ class PodTemplateSpec(Wire):
     spec: PodSpec = PodSpec()
 
 
-def decoded(payload: bytes | str | Any) -> Pod:
+def decode_pod(payload: bytes | str | Any) -> Pod:
     """Decode a pod from JSON text, or from the Python values of an API response.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.disruption.advice.recommendations import Question, recommendations, verdict
 from controller.disruption.costs import SavingDurations, eviction_price
 from controller.disruption.offerings import node_offering
@@ -190,7 +190,7 @@ def _destination(pod: Pod, results: Results) -> str:
             return f"existing node {name}"
     for node in results.new_nodes:
         if pod.key in node.pods:
-            others = counted(len(node.pods) - 1, "other pod")
+            others = with_count(len(node.pods) - 1, "other pod")
             shared = f", with {others}" if len(node.pods) > 1 else ""
             return f"a new {node.instance_types[0]} ({node.price:.4f} $/h){shared}"
     return "nowhere"

@@ -141,12 +141,12 @@ def allow_values(pool: NodePool, key: str, values: Iterable[str]) -> NodePool:
 
 def new_values(pool: NodePool, key: str, nodes: Iterable[StateNode]) -> list[str]:
     """Return the values of a label on these nodes that the NodePool does not allow."""
-    allowed = read(pool.spec.template.spec.requirements).get(labels.normalized(key))
+    allowed = read(pool.spec.template.spec.requirements).get(labels.normalize(key))
     name = pool.metadata.name
     values = {
-        state.labels[labels.normalized(key)]
+        state.labels[labels.normalize(key)]
         for state in nodes
-        if state.node_pool == name and labels.normalized(key) in state.labels
+        if state.node_pool == name and labels.normalize(key) in state.labels
     }
     return sorted(value for value in values if allowed is not None and not allowed.has(value))
 

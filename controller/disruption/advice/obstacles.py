@@ -16,7 +16,7 @@ from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import PodDisruptionBudget
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.disruption import candidates
 from controller.disruption.advice import nodepools
 from controller.disruption.advice.adoption import SAFE_TO_EVICT
@@ -119,7 +119,7 @@ def _disruption_budgets(reading: _Reading) -> Iterator[Obstacle]:
         why = permanent_obstacle(budget)
         yield Obstacle(
             kind="PodDisruptionBudget",
-            what=f"PodDisruptionBudget {name} blocks the eviction of {counted(len(pods), 'pod')}"
+            what=f"PodDisruptionBudget {name} blocks the eviction of {with_count(len(pods), 'pod')}"
             + (f": {why}" if why else ""),
             change=_remedy(budget),
             made=partial(_without_budget, name=name),
@@ -150,7 +150,7 @@ def _protected_pods(reading: _Reading) -> Iterator[Obstacle]:
         annotation = f"{SAFE_TO_EVICT}=false" if is_of_autoscaler else labels.DO_NOT_DISRUPT
         yield Obstacle(
             kind="DoNotDisrupt",
-            what=f"{annotation} on {counted(len(pods), 'pod')} of {name}",
+            what=f"{annotation} on {with_count(len(pods), 'pod')} of {name}",
             change="remove the annotation, or protect the pods for a time: "
             f"{labels.DO_NOT_DISRUPT}=4h",
             made=_on_pods(pods, partial(without_annotation, name=labels.DO_NOT_DISRUPT)),
@@ -174,7 +174,7 @@ def _protected_nodes(reading: _Reading) -> Iterator[Obstacle]:
     if nodes:
         yield Obstacle(
             kind="DoNotDisrupt",
-            what=f"{labels.DO_NOT_DISRUPT} on {counted(len(nodes), 'node')}",
+            what=f"{labels.DO_NOT_DISRUPT} on {with_count(len(nodes), 'node')}",
             change="remove the annotation from the nodes",
             made=_without_protection,
             weight=reading.weight_of(nodes),
@@ -243,8 +243,8 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
             edit = nodepools.labelled_copy_edit(like, key, wanted[0])
             yield Obstacle(
                 kind="MissingNodePool",
-                what=f"no NodePool has the label {selector}, which {counted(len(pods), 'pod')} in "
-                f"namespace {namespace} select",
+                what=f"no NodePool has the label {selector}, which "
+                f"{with_count(len(pods), 'pod')} in namespace {namespace} select",
                 change=f"add a NodePool like {like} with this label, or remove the selector",
                 made=partial(nodepools.with_edit, edit=edit),
                 weight=weight,
@@ -253,7 +253,7 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
         else:
             yield Obstacle(
                 kind="NodeSelector",
-                what=f"node selector {selector} of {counted(len(pods), 'pod')} in namespace "
+                what=f"node selector {selector} of {with_count(len(pods), 'pod')} in namespace "
                 f"{namespace}",
                 change="remove the selector",
                 made=_on_pods(pods, partial(without_selector, key=key)),
@@ -302,9 +302,9 @@ def _requirements(pool: NodePool) -> Iterator[_Found]:
     for key in keys:
         said = nodepools.describe_requirements(pool, key)
         edit = partial(nodepools.without_requirement, key=key)
-        if labels.normalized(key) == labels.CAPACITY_TYPE:
+        if labels.normalize(key) == labels.CAPACITY_TYPE:
             yield "CapacityType", f"capacity types are {said}", "allow the others", edit, key
-        elif labels.normalized(key) == labels.ARCH:
+        elif labels.normalize(key) == labels.ARCH:
             yield "Architecture", f"architectures are {said}", "allow the others", edit, key
         elif nodepools.describes_instances(key):
             yield "InstanceTypes", said, f"allow more values of {key}", edit, key

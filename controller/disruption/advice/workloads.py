@@ -14,7 +14,7 @@ from controller.apis.kubernetes.pods import (
     Pod,
     TopologySpreadConstraint,
 )
-from controller.apis.labels import normalized
+from controller.apis.labels import normalize
 
 TEMPLATE_HASH = "pod-template-hash"
 """The label of a Deployment's pods; the name of their ReplicaSet ends with its value."""
@@ -75,18 +75,18 @@ def is_strict(spread: TopologySpreadConstraint) -> bool:
 def required_labels(pod: Pod) -> Mapping[str, tuple[str, ...]]:
     """Return the values that the pod requires of each node label."""
     found: dict[str, tuple[str, ...]] = {
-        normalized(key): (value,) for key, value in pod.spec.node_selector.items()
+        normalize(key): (value,) for key, value in pod.spec.node_selector.items()
     }
     for term in _terms(pod):
         for expression in term.match_expressions:
-            found.setdefault(normalized(expression.key), tuple(expression.values))
+            found.setdefault(normalize(expression.key), tuple(expression.values))
     return found
 
 
 def without_selector(pod: Pod, key: str) -> Pod:
     """Return a copy of the pod that may run on nodes with any value of a label."""
     chosen = {
-        name: value for name, value in pod.spec.node_selector.items() if normalized(name) != key
+        name: value for name, value in pod.spec.node_selector.items() if normalize(name) != key
     }
     pod = _with_spec(pod, node_selector=chosen)
     affinity = pod.spec.affinity
@@ -96,7 +96,7 @@ def without_selector(pod: Pod, key: str) -> Pod:
         msgspec.structs.replace(
             term,
             match_expressions=[
-                each for each in term.match_expressions if normalized(each.key) != key
+                each for each in term.match_expressions if normalize(each.key) != key
             ],
         )
         for term in _terms(pod)

@@ -8,7 +8,7 @@ from controller.apis.karpenter import durations
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.methods.method import Context, Proposal
@@ -110,5 +110,5 @@ def command(empty: Sequence[Candidate]) -> Command:
         Reason.EMPTY,
         tuple(empty),
         saving=sum(candidate.price for candidate in empty),
-        why=f"{counted(len(empty), 'node')} {'is' if len(empty) == 1 else 'are'} empty: {names}",
+        why=f"{with_count(len(empty), 'node')} {'is' if len(empty) == 1 else 'are'} empty: {names}",
     )

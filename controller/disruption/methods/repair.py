@@ -25,7 +25,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.cloudprovider.provider import RepairPolicy
 from controller.disruption import candidates
 from controller.disruption.budgets import Budgets, held_back
@@ -298,7 +298,7 @@ def _why(candidate: Candidate, found: Diagnosis, others: Sequence[Pod]) -> str:
     text = f"node {candidate.name} is unhealthy: {_condition_text(found.condition)}"
     if not others:
         return text
-    return f"{text}; its gangs restart with {counted(len(others), 'pod')} on other nodes"
+    return f"{text}; its gangs restart with {with_count(len(others), 'pod')} on other nodes"
 
 
 def _with_replacements(

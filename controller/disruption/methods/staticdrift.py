@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.cloudprovider.compatibility import Choice, choices
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.budgets import Budgets
@@ -132,7 +132,7 @@ def _obstacle(
         if now.surge >= count:
             continue
         if unit is not None and (now.surge > 0 or len(counts) > 1):
-            staged = counted(now.surge, "replacement")
+            staged = with_count(now.surge, "replacement")
             return f"{unit.together}: NodePool {pool} can stage only {staged}"
         if not problem.settings.terminate_first_drift or not all(map(now.frees, members)):
             return now.why_none

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.syntax import Syntax
 
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.disruption import candidates
 from controller.disruption.advice.advising import Advice, Finding, Question
 from controller.disruption.advice.drifting import DriftingNode
@@ -68,12 +68,14 @@ def advice_summary(result: AdviceResult) -> str:
     snapshot = result.now.snapshot
     managed = sum(state.managed for state in snapshot.nodes)
     pods = sum(is_reschedulable(pod) for pod in snapshot.pods)
-    sentence = f"{counted(len(snapshot.nodes), 'node')}, {counted(pods, 'pod')} that can move."
+    sentence = (
+        f"{with_count(len(snapshot.nodes), 'node')}, {with_count(pods, 'pod')} that can move."
+    )
     if result.question.leaving:
-        nodes = counted(len(result.question.leaving), "node")
+        nodes = with_count(len(result.question.leaving), "node")
         sentence += f" {nodes} in node groups: Joiner would replace them."
     if managed:
-        sentence += f" {counted(managed, 'node')} with a NodeClaim: Joiner would take them over."
+        sentence += f" {with_count(managed, 'node')} with a NodeClaim: Joiner would take them over."
     return sentence
 
 
@@ -171,7 +173,7 @@ def _notes_on_obstacles(result: AdviceResult, shown: int) -> Iterable[str]:
         yield f"-o wide shows all {len(advice.findings)} obstacles."
     if advice.untested:
         yield (
-            f"{counted(advice.untested, 'obstacle')} on cheaper nodes not measured; --obstacles "
+            f"{with_count(advice.untested, 'obstacle')} on cheaper nodes not measured; --obstacles "
             "and --time-limit raise the number."
         )
 
@@ -180,13 +182,15 @@ def _notes_on_nodes(result: AdviceResult) -> Iterable[str]:
     staying, pending = result.advice.steady.staying, result.now.pending
     if staying:
         yield (
-            f"{counted(len(staying), 'node')} cannot be replaced now: their pods may not be "
+            f"{with_count(len(staying), 'node')} cannot be replaced now: their pods may not be "
             "evicted, or no NodePool has a node for them (-o wide lists the nodes)."
         )
     if pending:
-        yield f"{counted(len(pending), 'pending pod')} not counted in any of the costs."
+        yield f"{with_count(len(pending), 'pending pod')} not counted in any of the costs."
     if missing := _without_price(result.now):
-        yield f"{counted(missing, 'node')} without a known price not counted in any of the costs."
+        yield (
+            f"{with_count(missing, 'node')} without a known price not counted in any of the costs."
+        )
     if result.question.leaving and not any(s.managed for s in result.now.snapshot.nodes):
         yield (
             "Joiner's controller needs a node outside Joiner, or Fargate: --keep LABEL=VALUE "
@@ -319,7 +323,7 @@ def request_notes(request: PullRequest) -> str:
     if not request.drifting:
         return "No node drifts."
     return (
-        f"Joiner replaces the {counted(len(request.drifting), 'node')} within the budgets of "
+        f"Joiner replaces the {with_count(len(request.drifting), 'node')} within the budgets of "
         "their NodePools."
     )
 

@@ -36,7 +36,7 @@ from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Requirement
 from controller.apis.ownership import is_ours
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.apiserver.errors import ApiError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.apiserver.readonly import ReadOnlyApiServer
@@ -336,7 +336,7 @@ async def instance_types_of(
             except CloudProviderError as error:
                 report(f"cannot read the instance types of NodePool {name}: {error}")
                 continue
-            report(f"NodePool {name}: {counted(len(offered), 'instance type')}")
+            report(f"NodePool {name}: {with_count(len(offered), 'instance type')}")
             equal = next((pools for types, pools in offers if types == offered), None)
             if equal is None:
                 offers.append((offered, [name]))

@@ -70,7 +70,7 @@ class DisabledFeatures(PortUser):
             generation=value.metadata.generation,
             now=self.clock(),
         )
-        if conditions.unchanged(value.status.conditions, after):
+        if conditions.are_equal(value.status.conditions, after):
             return
         own = value.metadata
         await self.api.patch(

@@ -65,7 +65,7 @@ def node_claim(
 
 
 def _requirements(pool: NodePool, node: NewNode, own_labels: dict[str, str]) -> list[Requirement]:
-    floors = {labels.normalized(r.key): r.min_values for r in pool.spec.template.spec.requirements}
+    floors = {labels.normalize(r.key): r.min_values for r in pool.spec.template.spec.requirements}
     floor = floors.get(labels.INSTANCE_TYPE)
     types = Requirement(
         key=labels.INSTANCE_TYPE,

@@ -128,7 +128,7 @@ def unmatched(pool: NodePool, types: Sequence[InstanceType]) -> str:
     lasting = [
         requirement
         for requirement in pool.spec.template.spec.requirements
-        if labels.normalized(requirement.key) not in _OF_OFFERINGS
+        if labels.normalize(requirement.key) not in _OF_OFFERINGS
     ]
     return _unmet(lasting, has_any)
 

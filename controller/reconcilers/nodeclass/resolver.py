@@ -11,7 +11,7 @@ from controller.apis import labels
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.apis.karpenter.nodeclasscauses import explained
+from controller.apis.karpenter.nodeclasscauses import explain
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
@@ -69,7 +69,7 @@ class Resolver(PortUser):
         for type_, reason in UNMATCHED:
             for condition in node_class.status.conditions:
                 if condition.is_false and condition.reason == reason:
-                    message = explained(node_class, condition)
+                    message = explain(node_class, condition)
                     await self.recorder.publish(EC2_NODE_CLASS, node_class, type_, reason, message)
 
     async def _metadata(self, node_class: EC2NodeClass) -> EC2NodeClass:

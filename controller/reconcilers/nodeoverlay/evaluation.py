@@ -49,7 +49,7 @@ class Evaluation(PortUser):
             after = self._conditions(
                 overlay, problems[overlay.metadata.name], overlay.metadata.name in refused
             )
-            if conditions.unchanged(overlay.status.conditions, after):
+            if conditions.are_equal(overlay.status.conditions, after):
                 continue
             status = {"status": {"conditions": to_wire(after)}}
             try:

@@ -82,7 +82,7 @@ class Readiness(PortUser):
         nodes = used.get("nodes", 0) // quantities.MILLI
         generation = node_class.metadata.generation if node_class else 0
         same = (
-            conditions.unchanged(pool.status.conditions, after)
+            conditions.are_equal(pool.status.conditions, after)
             and dict(pool.status.resources) == resources
             and pool.status.nodes == nodes
             and pool.status.node_class_observed_generation == generation

@@ -46,7 +46,7 @@ async def report_fills(ports: Ports, fills: Mapping[str, Fill]) -> None:
             now=ports.clock(),
         )
         known = buffer.status.ready_replicas
-        if conditions.unchanged(buffer.status.conditions, after) and known == ready:
+        if conditions.are_equal(buffer.status.conditions, after) and known == ready:
             continue
         patch = {"status": {"conditions": to_wire(after), "readyReplicas": ready}}
         try:

@@ -219,7 +219,7 @@ class _TypeTable:
         offering_sets, offering_codes = _encode(
             [
                 {
-                    labels.normalized(key): singles.setdefault(value, one_of(value))
+                    labels.normalize(key): singles.setdefault(value, one_of(value))
                     for key, value in offering.requirements.items()
                 }
                 for _, offering in offerings
@@ -249,7 +249,7 @@ class _TypeTable:
 def _type_values(instance_type: InstanceType) -> dict[str, ValueSet]:
     """Return the value set of each label of an instance type."""
     values = {
-        labels.normalized(term.key): _cached_set(term.operator, tuple(term.values))
+        labels.normalize(term.key): _cached_set(term.operator, tuple(term.values))
         for term in instance_type.requirements
     }
     values.setdefault(labels.INSTANCE_TYPE, one_of(instance_type.name))

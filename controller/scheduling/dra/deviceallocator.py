@@ -8,7 +8,7 @@ from functools import cached_property
 
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.labels import REQUESTED_DRA_DRIVERS
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.constraints.requirements import Requirements
 from controller.scheduling.arrays import Indices, Matrix
 from controller.scheduling.catalog.offerings import Catalog
@@ -143,7 +143,7 @@ class DeviceAllocator:
             if rows and not reasons[""]:
                 ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
                 listed = ", ".join(f"{count} {reason}" for reason, count in ranked)
-                types = counted(len(rows), "instance type")
+                types = with_count(len(rows), "instance type")
                 causes.append(about_pool(pool.name, f"{types}: {listed}"))
         for key in device_requests.common:
             location = self._claims.shared_claim_locations.get(key)

@@ -246,7 +246,7 @@ class TopologyGroups:
         node_filter: NodeFilter,
     ) -> TopologyGroup:
         """Return the group with these properties; it is created if it does not exist yet."""
-        key = labels.normalized(key)
+        key = labels.normalize(key)
         identity = (
             type_,
             key,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.costs import SavingDurations, disturbance
 from controller.disruption.methods.consolidation import balance
@@ -185,9 +185,9 @@ def _why(group: Group, evictions: int, conceding: int) -> str:
     nodes = ", ".join(sorted(group.names)[:3]) + (", …" if len(group.names) > 3 else "")
     is_one = len(group.names) == 1
     return (
-        f"{counted(len(group.names), 'node')} ({nodes}; {group.price:.4f} $/h) "
+        f"{with_count(len(group.names), 'node')} ({nodes}; {group.price:.4f} $/h) "
         f"{'is' if is_one else 'are'} not needed; {_moves(group, evictions)}"
-        + (f"; {counted(conceding, 'pod')} will run without preferences" if conceding else "")
+        + (f"; {with_count(conceding, 'pod')} will run without preferences" if conceding else "")
         + (f"; {_follow(group, group.whole)}" if group.whole is not None else "")
     )
 
@@ -210,5 +210,5 @@ def _moves(group: Group, evictions: int) -> str:
 
 
 def _follow(first: Group, whole: Group) -> str:
-    later = counted(len(whole.leaving) - len(first.leaving), "more node")
+    later = with_count(len(whole.leaving) - len(first.leaving), "more node")
     return f"{later} will follow as budgets allow, which saves {whole.saving:.4f} $/h in total"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.disruption.budgets import FEWER_ALLOWED
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason, Verdict
 from controller.disruption.gangs import GangUnit, kept_by_budgets
@@ -197,7 +197,7 @@ def _cost(evaluator: Evaluator, one: _Members) -> float:
 
 
 def _does_not_pay(evaluator: Evaluator, one: _Members, saving: float) -> str:
-    pods = counted(sum(len(node.moving) for node in one.nodes), "pod")
+    pods = with_count(sum(len(node.moving) for node in one.nodes), "pod")
     return (
         f"The saving of {saving:.4f} $/h is less than the cost of evicting {pods}, all of "
         f"{one.unit.named} among them, {_cost(evaluator, one):.4f} $/h while the saving lasts"
@@ -215,7 +215,7 @@ def _evaluate_unit(evaluator: Evaluator, one: _Members, verdicts: list[Verdict])
     whole = join_groups(groups(result))
     if whole.saving <= NEGLIGIBLE:
         return (
-            f"Can't replace with cheaper nodes: {counted(len(one.nodes), 'node')} of "
+            f"Can't replace with cheaper nodes: {with_count(len(one.nodes), 'node')} of "
             f"{one.unit.named} {'costs' if one.unit.is_alone else 'cost'} {whole.price:.4f} $/h, "
             f"capacity elsewhere costs {whole.cost:.4f} $/h"
         )

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from controller.apis.wording import counted
+from controller.apis.wording import with_count
 from controller.disruption.commands import Candidate
 from controller.disruption.methods.consolidation.balance import LEAST_SCORE
 from controller.disruption.methods.consolidation.evaluation import NEGLIGIBLE, Evaluator
@@ -88,7 +88,8 @@ class Staying:
         if saving <= costs:
             return (
                 f"The saving of {saving:.4f} $/h is less than the cost of evicting "
-                f"{counted(len(candidate.moving), 'pod')}, {costs:.4f} $/h while the saving lasts"
+                f"{with_count(len(candidate.moving), 'pod')}, {costs:.4f} $/h while the saving "
+                "lasts"
             )
         if not candidate.is_spot:
             return NOT_CHEAPER_FOR_SURE
@@ -98,5 +99,5 @@ class Staying:
 def _nothing_cheaper(candidate: Candidate, cost: float) -> str:
     return (
         f"Can't replace with a cheaper node: this node costs {candidate.price:.4f} $/h, capacity "
-        f"elsewhere for {counted(len(candidate.moving), 'pod')} costs {cost:.4f} $/h"
+        f"elsewhere for {with_count(len(candidate.moving), 'pod')} costs {cost:.4f} $/h"
     )
