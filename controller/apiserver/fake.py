@@ -96,12 +96,12 @@ class FakeApiServer:
     def objects(self, kind: Kind[T], namespace: str = "") -> list[T]:
         """Return all objects of a kind, sorted by namespace and name."""
         stored = sorted(self._store(kind).items())
-        return [_decoded(kind, body) for (ns, _), body in stored if namespace in ("", ns)]
+        return [_decode(kind, body) for (ns, _), body in stored if namespace in ("", ns)]
 
     def find(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
         """Return one object, or None."""
         body = self._store(kind).get((namespace, name))
-        return None if body is None else _decoded(kind, body)
+        return None if body is None else _decode(kind, body)
 
     def bodies(self, kind: Kind[Any]) -> builtins.list[Body]:
         """Return the stored JSON of all objects of a kind; the caller must not change it.
@@ -130,7 +130,7 @@ class FakeApiServer:
         for (namespace, name), body in list(self._store(kinds.POD).items()):
             wanted = not names or f"{namespace}/{name}" in names
             if wanted and "deletionTimestamp" in body["metadata"]:
-                after = _copied(body)
+                after = _copy(body)
                 after["metadata"]["deletionGracePeriodSeconds"] = 0
                 self._save(kinds.POD, (namespace, name), after)
 
@@ -154,7 +154,7 @@ class FakeApiServer:
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         """Return one object."""
         self._maybe_refuse("get", kind)
-        return _decoded(kind, self._body(kind, (namespace, name)))
+        return _decode(kind, self._body(kind, (namespace, name)))
 
     async def list(
         self,
@@ -167,7 +167,7 @@ class FakeApiServer:
         """Return all objects of a kind."""
         self._maybe_refuse("list", kind)
         return [
-            _decoded(kind, body)
+            _decode(kind, body)
             for (ns, _), body in sorted(self._store(kind).items())
             if namespace in ("", ns)
             and all(term(_labels(body)) for term in _label_terms(label_selector))
@@ -181,12 +181,12 @@ class FakeApiServer:
                 for change in self._listing(kind, queue):
                     yield change
                 while (event := await queue.get())[0] != "RESET":
-                    yield Change(event[0], _decoded(kind, event[1]))  # type: ignore[arg-type]
+                    yield Change(event[0], _decode(kind, event[1]))  # type: ignore[arg-type]
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Create an object; a status in the body is dropped, as by the real server."""
         self._maybe_refuse("create", kind)
-        fresh = _copied(body)
+        fresh = _copy(body)
         fresh.pop("status", None)
         metadata = fresh.setdefault("metadata", {})
         if kind.namespaced:
@@ -205,7 +205,7 @@ class FakeApiServer:
         self._fill_identity(fresh, None)
         self._record("create", kind, key)
         self._save(kind, key, fresh)
-        return _decoded(kind, fresh)
+        return _decode(kind, fresh)
 
     async def patch(
         self,
@@ -222,20 +222,20 @@ class FakeApiServer:
         self._maybe_refuse(f"patch/{subresource}" if subresource else "patch", kind)
         before = self._body(kind, (namespace, name))
         _expect(kind, before, resource_version=resource_version, uid=uid)
-        after = _merged(before, patch)
+        after = _merge(before, patch)
         if subresource == "status":
-            after = {**_copied(before), "status": after.get("status", {})}
+            after = {**_copy(before), "status": after.get("status", {})}
         elif "status" in before:
             after["status"] = before["status"]
         else:
             after.pop("status", None)
         self._record(f"patch/{subresource}" if subresource else "patch", kind, (namespace, name))
-        return _decoded(kind, self._update(kind, before, after))
+        return _decode(kind, self._update(kind, before, after))
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Replace an object, except its status."""
         self._maybe_refuse("replace", kind)
-        after = _copied(body)
+        after = _copy(body)
         metadata = after["metadata"]
         key = (namespace or metadata.get("namespace", ""), metadata["name"])
         before = self._body(kind, key)
@@ -245,7 +245,7 @@ class FakeApiServer:
         if "status" in before:
             after["status"] = before["status"]
         self._record("replace", kind, key)
-        return _decoded(kind, self._update(kind, before, after))
+        return _decode(kind, self._update(kind, before, after))
 
     async def delete(
         self,
@@ -317,14 +317,14 @@ class FakeApiServer:
         bodies = [body for _, body in sorted(self._store(kind).items())]
         yield Change("RESET")
         for body in bodies:
-            yield Change("ADDED", _decoded(kind, body))
+            yield Change("ADDED", _decode(kind, body))
         yield Change("SYNCED")
 
     def _fill_identity(self, body: Body, before: Body | None) -> None:
         metadata = body.setdefault("metadata", {})
         old = before["metadata"] if before else {}
         metadata.setdefault("uid", old.get("uid") or str(UUID(int=next(self._uids))))
-        created = old.get("creationTimestamp") or _written(self.clock())
+        created = old.get("creationTimestamp") or _timestamp(self.clock())
         metadata.setdefault("creationTimestamp", created)
         metadata.setdefault("generation", old.get("generation", 1))
 
@@ -347,7 +347,7 @@ class FakeApiServer:
             )
         if after == before:
             return before
-        if _desired(after) != _desired(before):
+        if _desired_state(after) != _desired_state(before):
             new["generation"] = old.get("generation", 0) + 1
         self._save(kind, _key(kind, after), after)
         return after
@@ -384,7 +384,7 @@ class FakeApiServer:
         propagation: str,
     ) -> None:
         """Mark an object as being deleted; remove it if finalizers and grace period allow."""
-        body = _copied(before)
+        body = _copy(before)
         metadata = body["metadata"]
         grace = _grace(kind, body, grace_period_seconds)
         asked_at = self.clock()
@@ -394,7 +394,7 @@ class FakeApiServer:
                 seconds=before_grace
             )
             grace = min(grace, before_grace)  # a grace period can only become shorter
-        metadata["deletionTimestamp"] = _written(asked_at + timedelta(seconds=grace))
+        metadata["deletionTimestamp"] = _timestamp(asked_at + timedelta(seconds=grace))
         metadata["deletionGracePeriodSeconds"] = grace
         if propagation == "Orphan":
             self._orphan(metadata["uid"])
@@ -421,7 +421,7 @@ class FakeApiServer:
     def _orphan(self, uid: str) -> None:
         """Remove an owner from the owner references of its dependents."""
         for kind, key in self._dependents(uid):
-            body = _copied(self._store(kind)[key])
+            body = _copy(self._store(kind)[key])
             owners = body["metadata"]["ownerReferences"]
             body["metadata"]["ownerReferences"] = [o for o in owners if o.get("uid") != uid]
             self._save(kind, key, body)
@@ -443,7 +443,7 @@ class FakeApiServer:
             for key, body in list(store.items()):
                 waits = FOREGROUND_FINALIZER in body["metadata"].get("finalizers", ())
                 if waits and not self._dependents(body["metadata"]["uid"]):
-                    after = _copied(body)
+                    after = _copy(body)
                     after["metadata"]["finalizers"].remove(FOREGROUND_FINALIZER)
                     self._save(kind, key, after)
 
@@ -472,7 +472,7 @@ class FakeApiServer:
         for key, before in matching:
             if _may_go_unready(before, pod):
                 continue
-            budget = _copied(before)
+            budget = _copy(before)
             allowed = budget.setdefault("status", {}).get("disruptionsAllowed", 0)
             if allowed <= 0:
                 raise TooManyRequestsError(
@@ -484,7 +484,7 @@ class FakeApiServer:
             self._save(kinds.POD_DISRUPTION_BUDGET, key, budget)
 
 
-def _decoded(kind: Kind[T], body: Body) -> T:
+def _decode(kind: Kind[T], body: Body) -> T:
     return msgspec.convert(body, kind.type)
 
 
@@ -496,7 +496,7 @@ def _check(kind: Kind[Any], body: Body) -> None:
         raise InvalidError(f"{kind.name}: {error}", status=422, reason="Invalid") from None
 
 
-def _copied(body: Any) -> Any:
+def _copy(body: Any) -> Any:
     """Return a deep copy of a body; many times faster than `deepcopy`."""
     return msgspec.to_builtins(body)
 
@@ -511,24 +511,24 @@ def _labels(body: Body) -> Mapping[str, str]:
     return labels
 
 
-def _desired(body: Body) -> Body:
+def _desired_state(body: Body) -> Body:
     return {name: part for name, part in body.items() if name not in ("metadata", "status")}
 
 
-def _written(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _merged(target: Any, patch: Any) -> Any:
+def _merge(target: Any, patch: Any) -> Any:
     """Apply a JSON merge patch (RFC 7396) to a copy."""
     if not isinstance(patch, Mapping):
-        return _copied(patch)
-    result = _copied(target) if isinstance(target, dict) else {}
+        return _copy(patch)
+    result = _copy(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:
             result.pop(name, None)
         else:
-            result[name] = _merged(result.get(name), value)
+            result[name] = _merge(result.get(name), value)
     return result
 
 

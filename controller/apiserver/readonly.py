@@ -43,26 +43,26 @@ class ReadOnlyApiServer:
 
     async def create(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Raise ForbiddenError without a request."""
-        raise _refused(f"create {kind.plural}")
+        raise _refusal(f"create {kind.plural}")
 
     async def patch(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Raise ForbiddenError without a request."""
-        raise _refused(f"patch {kind.plural}")
+        raise _refusal(f"patch {kind.plural}")
 
     async def delete(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Raise ForbiddenError without a request."""
-        raise _refused(f"delete {kind.plural}")
+        raise _refusal(f"delete {kind.plural}")
 
     async def evict(self, *_: Any, **__: Any) -> NoReturn:
         """Raise ForbiddenError without a request."""
-        raise _refused("evict")
+        raise _refusal("evict")
 
     async def replace(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Raise ForbiddenError without a request."""
-        raise _refused(f"replace {kind.plural}")
+        raise _refusal(f"replace {kind.plural}")
 
 
-def _refused(request: str) -> ForbiddenError:
+def _refusal(request: str) -> ForbiddenError:
     return ForbiddenError(
         f"{request}: not sent, because DISRUPTION_MODE=observe writes nothing", status=403
     )

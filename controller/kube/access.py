@@ -304,9 +304,15 @@ def _access(config: Any, path: Path, name: str) -> Access:
     """Return the access that a context of a parsed kubeconfig gives."""
     if not isinstance(config, Mapping):
         raise AccessError(f"{path} is not a kubeconfig: expected a YAML mapping")
-    context = _named(config, "contexts", name or config.get("current-context", ""), "context", path)
-    cluster = _named(config, "clusters", context.get("cluster", ""), "cluster", path)
-    user = _named(config, "users", context["user"], "user", path) if context.get("user") else {}
+    context = _named_section(
+        config, "contexts", name or config.get("current-context", ""), "context", path
+    )
+    cluster = _named_section(config, "clusters", context.get("cluster", ""), "cluster", path)
+    user = (
+        _named_section(config, "users", context["user"], "user", path)
+        if context.get("user")
+        else {}
+    )
     if "auth-provider" in user:
         raise AccessError(
             f"{path}: user {context['user']!r} has an auth-provider, which is not supported: give "
@@ -335,7 +341,7 @@ def _proxy(cluster: Mapping[str, Any], path: Path) -> str:
     return proxy
 
 
-def _named(
+def _named_section(
     config: Mapping[str, Any], plural: str, name: str, singular: str, path: Path
 ) -> dict[str, Any]:
     for entry in config.get(plural) or ():

@@ -305,9 +305,9 @@ class Client:
         slot = self._background if priority is Priority.BACKGROUND else contextlib.nullcontext()
         async with slot:
             await self._throttle.take(priority)
-            return await self._sent(method, target, params, body, content_type)
+            return await self._send(method, target, params, body, content_type)
 
-    async def _sent(
+    async def _send(
         self,
         method: str,
         target: str,

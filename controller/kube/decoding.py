@@ -58,7 +58,7 @@ def one(kind: Kind[T], body: bytes) -> T:
         UnavailableError: the body is not JSON.
 
     """
-    decoded: T = _decoded(body, kind.type)
+    decoded: T = _decode(body, kind.type)
     return decoded
 
 
@@ -85,7 +85,7 @@ def page(kind: Kind[T], body: bytes) -> Page[T]:
     """
     whole: Any = Page[kind.type]  # type: ignore[name-defined]
     try:
-        decoded: Page[T] = _decoded(body, whole)
+        decoded: Page[T] = _decode(body, whole)
     except msgspec.ValidationError:
         raw = _raw(body)
         read = (readable(kind, item) for item in raw.items or ())
@@ -100,7 +100,7 @@ def _raw(body: bytes) -> RawPage:
         raise _not_kubernetes(exc) from exc
 
 
-def _decoded(body: bytes, type_: Any) -> Any:
+def _decode(body: bytes, type_: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError:

@@ -73,9 +73,9 @@ class Throttle:
         if priority is not None and self._refill is None:
             # A pause below the clock's resolution would reschedule the timer repeatedly.
             pause = max((1 - self._tokens) / self.qps, SHORTEST_PAUSE_SECONDS)
-            self._refill = loop.call_later(pause, self._refilled)
+            self._refill = loop.call_later(pause, self._on_refill)
 
-    def _refilled(self) -> None:
+    def _on_refill(self) -> None:
         self._refill = None
         self._serve()
 
