@@ -25,7 +25,7 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.workloads import DaemonSet, PodDisruptionBudget
 from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.constraints.resources import CPU, MEMORY, PODS, parsed
+from controller.constraints.resources import CPU, MEMORY, PODS, parse_resources
 from controller.disruption.applying import launched_node
 from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.pods import DISRUPTED
@@ -255,7 +255,7 @@ class Cluster:
         }
         self._daemons = msgspec.convert(self.daemon_set, DaemonSet)
         asked = self._daemons.spec.template.spec.containers[0].resources.requests
-        self._daemon = parsed(asked)
+        self._daemon = parse_resources(asked)
         self._bought = with_fee(from_rows(list(self.types)).all, self.node_price)
         self._offer: tuple[frozenset[Market], tuple[InstanceType, ...], list[Object]] | None = None
         self.waits = {

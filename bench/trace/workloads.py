@@ -20,7 +20,7 @@ from controller.apis.kubernetes.workloads import (
     PodDisruptionBudgetStatus,
 )
 from controller.apis.labels import DO_NOT_DISRUPT
-from controller.constraints.resources import CPU, MEMORY, parsed
+from controller.constraints.resources import CPU, MEMORY, parse_resources
 
 NAMESPACE = "default"
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
@@ -66,7 +66,7 @@ class Workload:
     @cached_property
     def size(self) -> Size:
         """The requests of each of its pods."""
-        amounts = parsed({CPU: f"{self.cpu}m", MEMORY: f"{self.memory}Mi"})
+        amounts = parse_resources({CPU: f"{self.cpu}m", MEMORY: f"{self.memory}Mi"})
         return Size(amounts[CPU], amounts[MEMORY])
 
     @cached_property

@@ -42,7 +42,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.cloudprovider.provider import STATUS_KINDS, Instance, Notice, RepairPolicy
-from controller.constraints.resources import Resources, parsed
+from controller.constraints.resources import Resources, parse_resources
 
 REGION = "us-west-2"
 ZONES = ("us-west-2a", "us-west-2b", "us-west-2c")
@@ -92,7 +92,7 @@ def make_instance_type(
             for capacity_type in capacity_types
             for zone in zones
         ),
-        capacity=parsed(
+        capacity=parse_resources(
             {
                 "cpu": cpu,
                 "memory": memory,
@@ -101,7 +101,7 @@ def make_instance_type(
                 **(resources or {}),
             }
         ),
-        overhead=parsed({"cpu": "80m", "memory": "600Mi"}),
+        overhead=parse_resources({"cpu": "80m", "memory": "600Mi"}),
     )
 
 
@@ -264,7 +264,7 @@ class FakeCloud:
         chosen = choices(
             types if types is not None else (self._as_known(t) for t in self.types),
             claim.spec.requirements,
-            parsed(claim.spec.resources.requests),
+            parse_resources(claim.spec.resources.requests),
         )
         if not chosen:
             raise InsufficientCapacityError(

@@ -231,7 +231,7 @@ def _compare(one: Any, other: Any) -> int:
     return int(one > other) - int(one < other)
 
 
-def _decoding(function: Callable[[Any, Any], Any]) -> Callable[[bytearray, bytearray], Any]:
+def _for_bytes(function: Callable[[Any, Any], Any]) -> Callable[[bytearray, bytearray], Any]:
     """Return the function for arguments encoded as bytes."""
     return lambda one, other: function(_decode(one), _decode(other))
 
@@ -259,9 +259,9 @@ _FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "bytes.major()": ("int", lambda one: _decode(one).major),
     "bytes.minor()": ("int", lambda one: _decode(one).minor),
     "bytes.patch()": ("int", lambda one: _decode(one).patch),
-    "bytes.isLessThan(bytes)": ("bool", _decoding(operator.lt)),
-    "bytes.isGreaterThan(bytes)": ("bool", _decoding(operator.gt)),
-    "bytes.compareTo(bytes)": ("int", _decoding(_compare)),
+    "bytes.isLessThan(bytes)": ("bool", _for_bytes(operator.lt)),
+    "bytes.isGreaterThan(bytes)": ("bool", _for_bytes(operator.gt)),
+    "bytes.compareTo(bytes)": ("int", _for_bytes(_compare)),
     "list<dyn>.isSorted()": ("bool", lambda items: sorted(items) == items),
     "list<dyn>.sum()": ("dyn", sum),
     "list<dyn>.min()": ("dyn", min),

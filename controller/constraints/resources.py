@@ -25,7 +25,7 @@ WHOLE_POD = ""
 """The key of pod-level requests in a mapping of requests by container name."""
 
 
-def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
+def parse_resources(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
     """Return a resource list parsed from Kubernetes quantities, in thousandths of their unit.
 
     Raises:
@@ -154,7 +154,7 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     resized = {}
     for name, written in requests.items():
         if actual := reported.get(name):
-            desired = parsed(written)
+            desired = parse_resources(written)
             counted = actual if is_infeasible else largest((desired, actual))
             if counted != desired:
                 resized[name] = counted
@@ -164,7 +164,7 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
 def _reported_requests(status: ContainerStatus | PodStatus) -> dict[str, int]:
     """Return the larger of the allocated and the actual requests, empty if neither is reported."""
     running = status.resources.requests if status.resources is not None else {}
-    return largest((parsed(status.allocated_resources), parsed(running)))
+    return largest((parse_resources(status.allocated_resources), parse_resources(running)))
 
 
 def times(amounts: Resources, count: int) -> dict[str, int]:

@@ -62,7 +62,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return bool(toleration.key) and toleration.value == taint.value
 
 
-def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
+def untolerated_taint(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
     """Return the first taint that no toleration matches, or None."""
     for taint in taints:
         if not any(tolerates(toleration, taint) for toleration in tolerations):

@@ -16,7 +16,7 @@ from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, REBOOTING
 from controller.apis.karpenter.nodepool import Budget, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
-from controller.constraints.resources import CPU, MEMORY, Resources, parsed
+from controller.constraints.resources import CPU, MEMORY, Resources, parse_resources
 from controller.disruption.commands import Candidate, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
@@ -227,7 +227,7 @@ def _remaining_capacity(
 def capacity(node: Node) -> Resources:
     """Return the CPU and memory of a node, in millicores and thousandths of a byte."""
     has = node.status.capacity
-    return parsed({name: has[name] for name in (CPU, MEMORY) if name in has})
+    return parse_resources({name: has[name] for name in (CPU, MEMORY) if name in has})
 
 
 def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Consumption:

@@ -9,7 +9,7 @@ from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint
 from controller.apis.kubernetes.workloads import PersistentVolume
-from controller.constraints.taints import untolerated
+from controller.constraints.taints import untolerated_taint
 from controller.state.pods import is_daemon, is_static, is_terminal
 from controller.state.snapshot import Snapshot
 
@@ -47,7 +47,7 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
     return not (
         is_terminal(pod)
         or is_static(pod)
-        or untolerated((DISRUPTED,), pod.spec.tolerations) is None
+        or untolerated_taint((DISRUPTED,), pod.spec.tolerations) is None
         or is_stuck_terminating(pod, now)
     )
 

@@ -17,7 +17,7 @@ from controller.apis.kubernetes.meta import Wire, to_wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
-from controller.constraints.resources import parsed
+from controller.constraints.resources import parse_resources
 from controller.offline.wirevalues import WorldError, convert, name
 
 _T = TypeVar("_T", bound=Wire)
@@ -159,8 +159,8 @@ def _instance_type(row: InstanceTypeRow) -> InstanceType:
         name=row.name,
         requirements=tuple(row.requirements),
         offerings=tuple(map(_offering, row.offerings)),
-        capacity=parsed(row.capacity),
-        overhead=parsed(row.overhead),
+        capacity=parse_resources(row.capacity),
+        overhead=parse_resources(row.overhead),
         dynamic_resources=row.dynamic_resources,
     )
 
@@ -203,7 +203,7 @@ def from_file(rows: object) -> Types:
                         )
                         for offering in row.offerings
                     ),
-                    capacity=parsed({"pods": "110", **row.resources}),
+                    capacity=parse_resources({"pods": "110", **row.resources}),
                     overhead=KWOK_OVERHEAD,
                 ),
                 frozenset(),

@@ -109,7 +109,7 @@ def _pool_cause(
     `number` is the index of the NodePool in the catalog.
     """
     pool = catalog.pools[number]
-    taint = taints.untolerated(pool.taints, constraints.tolerations)
+    taint = taints.untolerated_taint(pool.taints, constraints.tolerations)
     inside = catalog.pool_of == number
     rows = np.unique(catalog.row_of[inside])
     if not len(rows):

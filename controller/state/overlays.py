@@ -22,7 +22,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
 from controller.constraints import requirements
 from controller.constraints.requirements import Requirements, ValueSet
-from controller.constraints.resources import parsed
+from controller.constraints.resources import parse_resources
 
 Target = tuple[str, str, int | str]
 """A change by an overlay: NodePool, instance type, and the index of an offering or a resource."""
@@ -169,7 +169,7 @@ def _with_overlays(
     for parsed_overlay in parsed_overlays:
         matching = parsed_overlay.offerings(instance_type)
         if matching and parsed_overlay.spec.capacity:
-            added = {**parsed(parsed_overlay.spec.capacity), **added}
+            added = {**parse_resources(parsed_overlay.spec.capacity), **added}
         for index in matching if parsed_overlay.prices else ():
             if not offerings[index].price_overlaid:
                 offerings[index] = _with_price(offerings[index], parsed_overlay.spec)

@@ -11,7 +11,7 @@ from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.quantities import MILLI
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.constraints.resources import NODES, Resources, largest, parsed, total
+from controller.constraints.resources import NODES, Resources, largest, parse_resources, total
 from controller.state.nodes import StateNode
 
 NO_TYPES: Mapping[str, Iterable[InstanceType]] = MappingProxyType({})
@@ -130,7 +130,7 @@ class Sizes:
             for requirement in claim.spec.requirements
             if requirement.key == labels.INSTANCE_TYPE and requirement.operator == "In"
         )
-        return largest((parsed(claim.spec.resources.requests), *largest_of_types))
+        return largest((parse_resources(claim.spec.resources.requests), *largest_of_types))
 
 
 def capacity(node: StateNode) -> Resources:
@@ -161,7 +161,10 @@ def _reported_resources(
     Until then, resources that the kubelet does not report, or reports as 0, come from the
     NodeClaim.
     """
-    reported = parsed(by_node)
+    reported = parse_resources(by_node)
     if node.initialized:
         return reported
-    return {**parsed(by_claim), **{name: amount for name, amount in reported.items() if amount}}
+    return {
+        **parse_resources(by_claim),
+        **{name: amount for name, amount in reported.items() if amount},
+    }

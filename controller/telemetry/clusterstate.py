@@ -16,7 +16,7 @@ from controller.apis.kinds import Kind
 from controller.apis.kubernetes import quantities
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.ownership import node_pool_of
-from controller.constraints.resources import Resources, parsed, pod_requests, total
+from controller.constraints.resources import Resources, parse_resources, pod_requests, total
 from controller.state.cluster import Cluster
 from controller.state.pods import is_terminal, pending_resize
 from controller.telemetry.exposition import ObjectGauge
@@ -146,7 +146,7 @@ class ClusterState(FromMirror):
             labels=("resource_type",),
         )
         nodes = self._cluster.list(kinds.NODE)
-        whole = total(parsed(node.status.allocatable) for node in nodes)
+        whole = total(parse_resources(node.status.allocatable) for node in nodes)
         asked = total(requests_on(self._cluster, node.metadata.name) for node in nodes)
         for resource, amount in sorted(whole.items()):
             if amount:
@@ -222,4 +222,4 @@ def add_amounts(gauge: GaugeMetricFamily, values: tuple[str, ...], amounts: Reso
 
 
 def _add_quantities(gauge: GaugeMetricFamily, pool: str, written: Quantities) -> None:
-    add_amounts(gauge, (pool,), parsed(written))
+    add_amounts(gauge, (pool,), parse_resources(written))

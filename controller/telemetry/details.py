@@ -21,7 +21,13 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import MILLI
-from controller.constraints.resources import Resources, parsed, pod_requests, subtract, total
+from controller.constraints.resources import (
+    Resources,
+    parse_resources,
+    pod_requests,
+    subtract,
+    total,
+)
 from controller.state.cluster import Cluster
 from controller.state.pods import is_daemon, is_terminal
 from controller.telemetry.clusterstate import FromMirror, add_amounts, snake, status_conditions
@@ -65,7 +71,10 @@ class Details(FromMirror):
         """Yield the resource gauges of nodes; only these metrics and resources, all if empty."""
         sums = functools.cache(self._sums)
         amounts: dict[str, tuple[str, Callable[[Node], Resources]]] = {
-            "allocatable": ("Allocatable resources", lambda node: parsed(node.status.allocatable)),
+            "allocatable": (
+                "Allocatable resources",
+                lambda node: parse_resources(node.status.allocatable),
+            ),
             "system_overhead": ("Capacity that is not allocatable", _overhead),
             "total_pod_requests": (
                 "Requests of all pods",
@@ -236,14 +245,14 @@ class DashboardDetails(Details):
 
 
 def _overhead(node: Node) -> Resources:
-    return subtract(parsed(node.status.capacity), parsed(node.status.allocatable))
+    return subtract(parse_resources(node.status.capacity), parse_resources(node.status.allocatable))
 
 
 def _limits(pod: Pod) -> Resources:
     """Return the sum of the limits of containers and sidecars."""
     sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
     running = [*pod.spec.containers, *sidecars]
-    return total(parsed(container.resources.limits) for container in running)
+    return total(parse_resources(container.resources.limits) for container in running)
 
 
 def _owner(pod: Pod) -> str:

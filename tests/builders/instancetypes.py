@@ -8,7 +8,7 @@ from typing import Any
 from controller.apis import labels as names
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.constraints.resources import parsed
+from controller.constraints.resources import parse_resources
 from tests.builders.requirements import needs
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -47,7 +47,7 @@ def make_type(
     overhead: Mapping[str, str] | None = None,
 ) -> InstanceType:
     """Return an instance type; its price grows with CPU and memory unless given."""
-    size = parsed({"cpu": cpu, "memory": memory})
+    size = parse_resources({"cpu": cpu, "memory": memory})
     if price is None:
         price = 0.03 * size["cpu"] / 1000 + 0.004 * size["memory"] / 1000 / 2**30
     if offerings is None:
@@ -67,8 +67,8 @@ def make_type(
             *requirements,
         ),
         offerings=tuple(offerings),
-        capacity=parsed({"cpu": cpu, "memory": memory, "pods": pods, **(capacity or {})}),
-        overhead=parsed(overhead or {}),
+        capacity=parse_resources({"cpu": cpu, "memory": memory, "pods": pods, **(capacity or {})}),
+        overhead=parse_resources(overhead or {}),
     )
 
 

@@ -35,7 +35,7 @@ from controller.constraints.resources import (
     MEMORY,
     PODS,
     Resources,
-    parsed,
+    parse_resources,
     total,
 )
 
@@ -431,7 +431,7 @@ def kube_reserved(
         MEMORY: (11 * counted + 255) * MIB * MILLI,
         EPHEMERAL_STORAGE: parse("1Gi"),
     }
-    return defaults | parsed(node_class.spec.kubelet.get("kubeReserved") or {})
+    return defaults | parse_resources(node_class.spec.kubelet.get("kubeReserved") or {})
 
 
 def reserved_cpu(cpu: int) -> int:
@@ -477,7 +477,7 @@ def overhead(
     return total(
         (
             kube_reserved(info, node_class, limits),
-            parsed(kubelet.get("systemReserved") or {}),
+            parse_resources(kubelet.get("systemReserved") or {}),
             eviction_threshold(whole[EPHEMERAL_STORAGE], whole[MEMORY], kubelet),
         )
     )

@@ -79,7 +79,7 @@ from controller.cloudprovider.errors import (
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.cloudprovider.provider import Instance
 from controller.constraints.requirements import read
-from controller.constraints.resources import CPU, PODS, Resources, parsed
+from controller.constraints.resources import CPU, PODS, Resources, parse_resources
 
 _UNRESERVED = Requirement(key=labels.CAPACITY_TYPE, operator="NotIn", values=[labels.RESERVED])
 
@@ -669,7 +669,7 @@ def _hashes(node_class: EC2NodeClass) -> dict[str, str]:
 
 
 def _requests(claim: NodeClaim) -> Resources:
-    required = parsed(claim.spec.resources.requests)
+    required = parse_resources(claim.spec.resources.requests)
     return {name: amount for name, amount in required.items() if name != NITRO_SANDBOX}
 
 

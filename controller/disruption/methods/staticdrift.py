@@ -10,7 +10,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.wording import with_count
 from controller.cloudprovider.compatibility import Choice, choices
-from controller.constraints.resources import NODES, parsed
+from controller.constraints.resources import NODES, parse_resources
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import (
     Candidate,
@@ -215,8 +215,12 @@ def means_of(problem: DisruptionProblem, pool: NodePool) -> Means:
             terminate_first=TerminateFirst.NO_RESERVED_CAPACITY,
             reservations=full,
         )
-    limit = parsed(pool.spec.limits).get(NODES)
-    surge = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
+    limit = parse_resources(pool.spec.limits).get(NODES)
+    surge = (
+        len(members)
+        if limit is None
+        else limit // parse_resources({NODES: 1})[NODES] - len(members)
+    )
     return replace(
         means,
         surge=max(surge, 0),

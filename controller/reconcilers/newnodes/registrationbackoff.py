@@ -14,7 +14,7 @@ import msgspec
 from controller.apis.karpenter.nodeclaim import REGISTERED
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions, quantities
-from controller.constraints.resources import NODES, parsed
+from controller.constraints.resources import NODES, parse_resources
 from controller.reconcilers.ports import Ports, PortUser
 from controller.state.registrations import Registrations
 
@@ -59,6 +59,6 @@ class RegistrationBackoff(PortUser):
         # As for limits, nodes that Joiner does not manage count, too.
         used = self.cluster.usage_of(pool.metadata.name)
         one_more = used.get(NODES, 0) + quantities.MILLI
-        most = min(parsed(pool.spec.limits).get(NODES, one_more), one_more)
+        most = min(parse_resources(pool.spec.limits).get(NODES, one_more), one_more)
         limits = {**pool.spec.limits, NODES: str(most // quantities.MILLI)}
         return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, limits=limits))

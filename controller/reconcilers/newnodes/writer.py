@@ -17,7 +17,7 @@ from controller.apis.kubernetes.quantities import MILLI
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.constraints.resources import NODES, Resources, parsed, total
+from controller.constraints.resources import NODES, Resources, parse_resources, total
 from controller.reconcilers.creating import create_once, new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.plan import PlacementPlan
@@ -103,7 +103,7 @@ class ClaimWriter(PortUser):
 
     def _limits(self, node_pool: str) -> Resources:
         pool = self.cluster.get(NODE_POOL, node_pool)
-        return parsed(pool.spec.limits) if pool is not None else {}
+        return parse_resources(pool.spec.limits) if pool is not None else {}
 
     async def create(
         self, node: NewNode, seen: NodePool, types: Iterable[InstanceType], *, reason: str

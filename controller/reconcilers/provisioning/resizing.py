@@ -22,7 +22,13 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod, PodStatus
 from controller.apis.kubernetes.quantities import format_quantity
 from controller.apiserver.errors import ConflictError, NotFoundError, TooManyRequestsError
-from controller.constraints.resources import Resources, parsed, pod_requests, subtract, total
+from controller.constraints.resources import (
+    Resources,
+    parse_resources,
+    pod_requests,
+    subtract,
+    total,
+)
 from controller.disruption.modes import Mode, mode_of
 from controller.disruption.problem import DisruptionSettings
 from controller.disruption.resizing import evictions, shortfall
@@ -64,7 +70,7 @@ class Resizing(PortUser):
         resized = [(pod, pending) for pod in pods if (pending := pending_resize(pod)) is not None]
         if not resized:
             return None
-        missing = shortfall(pods, parsed(node.status.allocatable))
+        missing = shortfall(pods, parse_resources(node.status.allocatable))
         deferred = [pending for _, pending in resized if pending.reason != INFEASIBLE]
         prospect = await self._free_capacity(node, pods, missing, deferred) if deferred else WAITS
         for pod, pending in resized:
@@ -175,7 +181,7 @@ class Resizing(PortUser):
 def _lacking(pod: Pod, node: Node, pods: Sequence[Pod]) -> str:
     """Return which resources the node lacks for the resized pod, empty if it lacks none."""
     others = total(pod_requests(other) for other in pods if other is not pod)
-    available = subtract(parsed(node.status.allocatable), others)
+    available = subtract(parse_resources(node.status.allocatable), others)
     return ", ".join(
         f"{format_quantity(max(available.get(name, 0), 0), name)} {name} available for the pod, "
         f"{format_quantity(amount, name)} requested"

@@ -206,8 +206,8 @@ class StartupGate(PortUser):
     def _keeps_off_daemons(self) -> bool:
         """Whether a DaemonSet tolerates nodes that are not ready, but not the hold taint."""
         return any(
-            taints.untolerated([taints.NOT_READY], tolerations) is None
-            and taints.untolerated([taints.HELD], tolerations) is not None
+            taints.untolerated_taint([taints.NOT_READY], tolerations) is None
+            and taints.untolerated_taint([taints.HELD], tolerations) is not None
             for tolerations in (
                 daemon.spec.template.spec.tolerations for daemon in self.cluster.list(DAEMON_SET)
             )

@@ -20,7 +20,7 @@ from controller.apis.karpenter.nodepool import NODE_REGISTRATION_HEALTHY, NodePo
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import PodSpec
 from controller.constraints.requirements import conjunction, meets, of_labels, read
-from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated
+from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated_taint
 from controller.scheduling.pods.nodeaffinity import required_alternatives
 from controller.scheduling.results import NO_CAPACITY, is_limit, pool_of
 
@@ -136,7 +136,7 @@ def could_hold(pool: NodePool, spec: PodSpec) -> bool:
     """
     template = pool.spec.template
     hard = [taint for taint in template.spec.taints or () if taint.effect != PREFER_NO_SCHEDULE]
-    if untolerated(hard, spec.tolerations) is not None:
+    if untolerated_taint(hard, spec.tolerations) is not None:
         return False
     offered = conjunction(
         read(template.spec.requirements),

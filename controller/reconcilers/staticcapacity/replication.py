@@ -17,7 +17,7 @@ from controller.apiserver.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from controller.constraints.resources import NODES, parsed
+from controller.constraints.resources import NODES, parse_resources
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.creating import new_name
@@ -104,8 +104,12 @@ class Replication(PortUser):
     async def _make(self, pool: NodePool, missing: int, present: int) -> timedelta | None:
         if not conditions.is_true(pool.status.conditions, "Ready"):
             return None  # the change to Ready triggers another run
-        limit = parsed(pool.spec.limits).get(NODES)
-        within = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
+        limit = parse_resources(pool.spec.limits).get(NODES)
+        within = (
+            missing
+            if limit is None
+            else max(limit // parse_resources({NODES: 1})[NODES] - present, 0)
+        )
         if within > 0 and (pause := await self._has_to_wait(pool)):
             return pause
         tried = self.registration_backoff.most_new(pool)

@@ -26,7 +26,7 @@ from controller.cloudprovider.errors import (
     RebootRefusedError,
 )
 from controller.constraints import taints
-from controller.constraints.resources import parsed
+from controller.constraints.resources import parse_resources
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import plan_drain
@@ -125,7 +125,7 @@ class Reboots(PortUser):
             return True
         drain = plan_drain(
             self.cluster.pods_on(node.metadata.name),
-            allocatable=parsed(node.status.allocatable),
+            allocatable=parse_resources(node.status.allocatable),
             deadline=None,
             now=now,
         )

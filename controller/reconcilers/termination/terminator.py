@@ -22,7 +22,7 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import NotFoundError
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
-from controller.constraints.resources import parsed
+from controller.constraints.resources import parse_resources
 from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import first_noted
 from controller.reconcilers.concurrency import all_ended
@@ -194,7 +194,7 @@ class Terminator(PortUser):
     def _plan_drain(self, node: Node, deadline: datetime | None) -> Drain:
         return plan_drain(
             self.cluster.pods_on(node.metadata.name),
-            allocatable=parsed(node.status.allocatable),
+            allocatable=parse_resources(node.status.allocatable),
             deadline=deadline,
             now=self.clock(),
         )

@@ -21,7 +21,7 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, one_of
 from controller.constraints.resources import Resources
-from controller.constraints.taints import untolerated
+from controller.constraints.taints import untolerated_taint
 from controller.scheduling.arrays import Indices, Mask, Matrix, ResourceAxis, Vector
 from controller.scheduling.catalog.daemons import Daemon, daemons
 from controller.state.snapshot import Snapshot
@@ -132,7 +132,7 @@ def template(pool: NodePool) -> PoolTemplate:
         minimums=requirements.minimum_values(spec.requirements),
         taints=tuple(spec.taints or ()),
         labels=own_labels,
-        limits=resources.parsed(pool.spec.limits),
+        limits=resources.parse_resources(pool.spec.limits),
         terms=tuple(spec.requirements),
     )
 
@@ -441,7 +441,7 @@ def _with_daemons(without_daemons: Catalog) -> Catalog:
         for alternative in daemon.alternatives:
             possible |= without_daemons.meeting(alternative)
         for number, pool in enumerate(without_daemons.pools):
-            if untolerated(pool.taints, daemon.tolerations) is not None:
+            if untolerated_taint(pool.taints, daemon.tolerations) is not None:
                 possible &= without_daemons.pool_of != number
         runs[np.unique(without_daemons.row_of[possible]), index] = True
         overhead[runs[:, index]] += without_daemons.axis.vector(daemon.requests)

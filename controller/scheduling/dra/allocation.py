@@ -14,7 +14,7 @@ from typing import Any
 from controller.apis.kubernetes import devices as wire
 from controller.apis.kubernetes.quantities import parse
 from controller.constraints.cel import CelError
-from controller.constraints.taints import NO_EXECUTE, NO_SCHEDULE, untolerated
+from controller.constraints.taints import NO_EXECUTE, NO_SCHEDULE, untolerated_taint
 from controller.scheduling.dra.devices import AllocatableDevice, AllocatedDevices, UsableDevices
 from controller.scheduling.pods.devicerequests import (
     AllocationError,
@@ -277,7 +277,7 @@ def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bo
             ) from exc
     # As in Kubernetes, taints with any other effect are ignored.
     effective = [taint for taint in device.taints if taint.effect in {NO_SCHEDULE, NO_EXECUTE}]
-    return untolerated(effective, alternative.tolerations) is None and not (
+    return untolerated_taint(effective, alternative.tolerations) is None and not (
         device.shared
         and any(device.full(name) not in device.capacity for name in alternative.share)
     )

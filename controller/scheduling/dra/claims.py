@@ -17,7 +17,7 @@ import numpy as np
 from controller.apis import labels
 from controller.apis.kubernetes.devices import ResourceClaim, ResourceSlice
 from controller.apis.kubernetes.pods import Pod, PodResourceClaim
-from controller.constraints.resources import parsed
+from controller.constraints.resources import parse_resources
 from controller.scheduling.arrays import Indices
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.dra.allocation import Pick, allocate
@@ -380,7 +380,7 @@ class DeviceClaims:
                 device_key = ("", result.driver, result.pool, result.device)
                 device = self.inventory.by_key.get(device_key)
                 if device is not None and not result.admin_access:
-                    amounts = parsed(result.consumed_capacity)
+                    amounts = parse_resources(result.consumed_capacity)
                     allocated.add(device, {device.full(name): n for name, n in amounts.items()})
         return allocated
 

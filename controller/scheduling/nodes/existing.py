@@ -91,7 +91,7 @@ class ExistingNodes:
     def tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
         """Mark the nodes whose taints are all tolerated, including PreferNoSchedule taints."""
         truth = [
-            not node_taints or taints.untolerated(node_taints, tolerations) is None
+            not node_taints or taints.untolerated_taint(node_taints, tolerations) is None
             for node_taints in self._taints
         ]
         return np.array(truth, dtype=np.bool_)[self._taints_of]

@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.apis.kubernetes.taints import Toleration
 from controller.constraints.requirements import Requirements, compatible_conjunction, conjunction
-from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated
+from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated_taint
 from controller.scheduling.arrays import Mask
 from controller.scheduling.catalog.launchoptions import LaunchOptions
 from controller.scheduling.catalog.offerings import Catalog
@@ -146,7 +146,7 @@ class EligibilityReader:
         key = tuple(tolerations)
         cached = self._tolerating.get(key)
         if cached is None:
-            pools = [untolerated(pool.taints, key) is None for pool in self._catalog.pools]
+            pools = [untolerated_taint(pool.taints, key) is None for pool in self._catalog.pools]
             cached = np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
             self._tolerating[key] = cached
         return cached

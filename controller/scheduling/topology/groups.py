@@ -19,7 +19,7 @@ from controller.apis.kubernetes.taints import Toleration
 from controller.apis.kubernetes.workloads import Namespace
 from controller.constraints import requirements, selectors
 from controller.constraints.requirements import Requirements
-from controller.constraints.taints import untolerated
+from controller.constraints.taints import untolerated_taint
 from controller.state.nodes import StateNode
 from controller.state.pods import is_terminal
 
@@ -51,7 +51,7 @@ class NodeFilter:
         own = node.node or node.claim
         if self.tolerations is not None and own is not None:
             hard = [taint for taint in own.spec.taints if taint.effect != "PreferNoSchedule"]
-            if untolerated(hard, self.tolerations) is not None:
+            if untolerated_taint(hard, self.tolerations) is not None:
                 return False
         return self.alternatives is None or any(
             requirements.met_by_labels(alternative, node.labels)
