@@ -20,7 +20,7 @@ from controller.manager.assembly import Assembly, ReconcilerPorts
 from controller.manager.cloud.metered import MeteredCloud
 from controller.manager.leadership import LAST_MOMENT, LEASE_DURATION, Leadership, Timing
 from controller.manager.loops import SLICE_SECONDS, Pace
-from controller.manager.watches import Watches, followed
+from controller.manager.watches import Watches, mirrored_kinds
 from controller.options import FeatureGates, Options
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
@@ -125,7 +125,7 @@ class Replica:
         self.leads = False
         self._epoch = region.epoch
         metrics = Metrics()
-        cluster = Cluster(followed(OPTIONS), installation=OPTIONS.installation_tag)
+        cluster = Cluster(mirrored_kinds(OPTIONS), installation=OPTIONS.installation_tag)
         aws = AwsWire(region, process, strikes, chance)
         provider = AWSCloudProvider(
             OPTIONS,

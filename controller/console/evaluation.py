@@ -24,7 +24,7 @@ def plan_request(
     request: bytes, running: Sequence[int], offer: bytes, seconds: float
 ) -> dict[str, Any] | None:
     """Return the decisions of `plan`; the arguments and the result None are those of `decide`."""
-    problem = solving.received(request, running, offer)
+    problem = solving.decode_problem(request, running, offer)
     return None if problem is None else plan(problem, seconds)
 
 
@@ -57,7 +57,7 @@ def answer_request(
 
     If it cannot be answered, the only key of the result is `error`, with the reason.
     """
-    problem = solving.received(request, running, offer)
+    problem = solving.decode_problem(request, running, offer)
     if problem is None:
         return None
     try:

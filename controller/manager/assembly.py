@@ -152,7 +152,7 @@ class Assembly:
             pod_events=loop("nodeclaim.podevents", PodEvents(ports)),
             nodes=loop("node.termination", _terminator(ports, options), MANY),
             nominations=loop("pod.nomination", nomination),
-            resizes=loop("pod.resize", _resizing(ports, options, registration_backoff)),
+            resizes=loop("pod.resize", _build_resizing(ports, options, registration_backoff)),
             repair=loop("node.health", Repair(ports)),
             reboots=loop("nodeclaim.reboot", _reboots(ports, options)),
             overlays=loop("nodeoverlay.controller", Evaluation(ports), ONE),
@@ -213,7 +213,7 @@ class Assembly:
                 await asyncio.sleep(0)  # loops ignore nudges until they run
                 self._is_acting = True
                 self._tagging.inherit(self._cluster.list(kinds.NODE_CLAIM))
-                await self._nudges.everything(self._pace)
+                await self._nudges.nudge_all(self._pace)
         finally:
             self._is_acting = False
             await self._cloud.shutdown()
@@ -229,7 +229,7 @@ class Assembly:
             known = before.status.conditions if before is not None else ()
             self._metrics.conditions_changed(kind, known, after.status.conditions)
         if self._is_acting:
-            self._nudges.changed(kind, before, after)
+            self._nudges.on_change(kind, before, after)
 
 
 def _provisioner(
@@ -260,7 +260,7 @@ def _lifecycle(
     )
 
 
-def _resizing(
+def _build_resizing(
     ports: ReconcilerPorts, options: Options, registration_backoff: RegistrationBackoff
 ) -> Resizing:
     return Resizing(

@@ -22,7 +22,7 @@ import msgspec
 from controller.apis.kinds import Kind
 from controller.apiserver.port import Change
 from controller.kube.access import Access
-from controller.manager.leadership import stopped
+from controller.manager.leadership import cancel_and_wait
 
 CREDENTIALS_LAST = timedelta(minutes=5)
 """How long Kopf uses a token from a file before it requests the token again."""
@@ -96,7 +96,7 @@ class _Lifespan:
             # Kopf fails on a second signal, and it is already stopping.
             loop.add_signal_handler(number, lambda: None)
         if self._living is not None:
-            await stopped(self._living)
+            await cancel_and_wait(self._living)
 
     def raise_failure(self) -> None:
         living = self._living
@@ -185,7 +185,7 @@ def _on_event(handlers: kopf.OperatorRegistry, kind: Kind[Any], take: Take) -> N
     version = kind.api_version.rpartition("/")[2]
 
     @kopf.on.event(kind.group, version, kind.plural, registry=handlers, id=kind.plural)
-    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+    async def apply_event(event: kopf.RawEvent, **_: Any) -> None:
         value = msgspec.convert(event["object"], kind.type)
         gone = event["type"] == "DELETED"
         take(kind, Change("DELETED" if gone else "MODIFIED", value))

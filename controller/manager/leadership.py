@@ -100,8 +100,8 @@ class Leadership:
                     await asyncio.wait([acting, renewing], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     # Requests in progress cannot be cancelled: hold the Lease until they end.
-                    await stopped(acting)
-                    await stopped(renewing)
+                    await cancel_and_wait(acting)
+                    await cancel_and_wait(renewing)
                 for task in (acting, renewing):
                     if not task.cancelled() and (exc := task.exception()) is not None:
                         raise exc
@@ -128,14 +128,14 @@ class Leadership:
             deadline = fence.renewed_at + self.timing.renew_deadline.total_seconds()
             try:
                 async with asyncio.timeout_at(deadline):
-                    fence.renewed_at = await self._renewed()
+                    fence.renewed_at = await self._renew_with_retries()
             except TimeoutError:
                 raise LeadershipLostError(
                     f"Lease {self.namespace}/{self.name} was not renewed within "
                     f"{self.timing.renew_deadline.total_seconds():g} s"
                 ) from None
 
-    async def _renewed(self) -> float:
+    async def _renew_with_retries(self) -> float:
         """Renew with retries; return when the successful request was sent."""
         while True:
             began = _now()
@@ -223,7 +223,7 @@ class Leadership:
             raise UnavailableError(f"no response within {seconds:g} s") from exc
 
     def _spec(self, lease: Lease | None) -> dict[str, Any]:
-        now = _written(datetime.now(UTC))
+        now = _micro_time(datetime.now(UTC))
         spec: dict[str, Any] = {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(round(self.timing.lease.total_seconds()), 1),
@@ -242,7 +242,7 @@ class Leadership:
                 lease = await self._read()
                 if lease is None or lease.spec.holder_identity != self.identity:
                     return
-                now = _written(datetime.now(UTC))
+                now = _micro_time(datetime.now(UTC))
                 await self._write(
                     lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
                 )
@@ -302,7 +302,7 @@ class Fence:
                 return
 
 
-async def stopped(task: asyncio.Future[None]) -> None:
+async def cancel_and_wait(task: asyncio.Future[None]) -> None:
     """Cancel a task, and wait until it has ended even if the caller is cancelled meanwhile."""
     task.cancel()
     while not task.done():
@@ -315,5 +315,5 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _written(moment: datetime) -> str:
+def _micro_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -276,7 +276,7 @@ def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) 
     of an unexpected exception includes its stack trace. A failure that was `reported` in the last
     10 minutes, for this or another object, is logged at DEBUG.
     """
-    level, message = _described(exc, failures)
+    level, message = _describe_failure(exc, failures)
     if level > logging.DEBUG and not reported.has_changed(f"{message}: {exc!r}", level):
         log.debug("reconciliation failed again; retrying: %s", exc)
         return
@@ -284,7 +284,7 @@ def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) 
     log.log(level, "%s: %s", message, exc, exc_info=None if is_ours else exc)
 
 
-def _described(exc: Exception, failures: int) -> tuple[int, str]:
+def _describe_failure(exc: Exception, failures: int) -> tuple[int, str]:
     """Return the log level of a failure and its consequence for the reconciliation."""
     if isinstance(exc, (ConflictError, NotFoundError)) and failures <= CONFLICTS:
         return logging.DEBUG, "conflict: the object changed or was deleted; retrying"

@@ -60,7 +60,7 @@ class Nudges:
     disruption_queue: Singleton
     garbage: Singleton
 
-    def changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
+    def on_change(self, kind: Kind[Any], before: Any, after: Any) -> None:
         """Nudge the reconcilers that a change concerns.
 
         `before` is None for a created object, `after` for a deleted one.
@@ -81,7 +81,7 @@ class Nudges:
         if kind in concerned:
             concerned[kind](before, after)
 
-    async def everything(self, pace: Pace) -> None:
+    async def nudge_all(self, pace: Pace) -> None:
         """Nudge each loop with all its objects, because existing objects cause no change event."""
         for pool in self.cluster.list(kinds.NODE_POOL):
             self.pools.nudge(pool.metadata.name)

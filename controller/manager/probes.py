@@ -34,11 +34,11 @@ async def serving(application: web.Application, host: str, port: int) -> AsyncIt
 def _application() -> web.Application:
     """Return an application that does not reveal software versions in its headers."""
 
-    async def unnamed(_: web.Request, response: web.StreamResponse) -> None:
+    async def remove_server_header(_: web.Request, response: web.StreamResponse) -> None:
         response.headers.popall("Server", None)
 
     application = web.Application()
-    application.on_response_prepare.append(unnamed)
+    application.on_response_prepare.append(remove_server_header)
     return application
 
 
@@ -81,7 +81,7 @@ def metrics(
         async with one_at_a_time:
             with frozen():
                 parts = await asyncio.to_thread(exposition.page, registry)
-        return web.Response(body=_sent(parts), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=_stream_parts(parts), headers={"Content-Type": CONTENT_TYPE})
 
     application = _application()
     application.router.add_get("/metrics", page)
@@ -90,7 +90,7 @@ def metrics(
     return application
 
 
-async def _sent(parts: list[bytes]) -> AsyncIterator[bytes]:
+async def _stream_parts(parts: list[bytes]) -> AsyncIterator[bytes]:
     """Yield the parts of a page, and release the memory of each."""
     for number, part in enumerate(parts):
         yield part

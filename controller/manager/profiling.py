@@ -33,7 +33,7 @@ def add_to(application: web.Application) -> None:
         if turn.locked():
             return web.Response(status=409, text="a profile is already in progress: retry later")
         async with turn:
-            return web.Response(text=await _profiled(seconds))
+            return web.Response(text=await _profile(seconds))
 
     async def tasks(_: web.Request) -> web.Response:
         return web.Response(text=_stacks())
@@ -42,7 +42,7 @@ def add_to(application: web.Application) -> None:
     application.router.add_get("/debug/pprof/goroutine", tasks)
 
 
-async def _profiled(seconds: float) -> str:
+async def _profile(seconds: float) -> str:
     """Profile the event loop for some seconds; return its functions, most expensive first."""
     profiler = cProfile.Profile()
     profiler.enable()

@@ -39,7 +39,7 @@ from controller.manager.solver.solving import (
     TimedSolve,
     WorldSolver,
 )
-from controller.manager.watches import Watches, followed
+from controller.manager.watches import Watches, mirrored_kinds
 from controller.options import Options
 from controller.reconcilers.clock import Clock, utc_now
 from controller.scheduling.settings import Settings
@@ -90,7 +90,7 @@ class Replica:
         # In mode Observe the controller adopts no nodes, and evaluates the nodes of every
         # installation.
         installation = "" if self._observes else options.installation_tag
-        self._cluster = Cluster(followed(options), installation=installation)
+        self._cluster = Cluster(mirrored_kinds(options), installation=installation)
         self._spreads = DefaultSpreads(default_constraints(options), self._cluster)
         self._metrics = Metrics(version=own_version(), detailed=options.detailed_metrics)
         self._api = self._client(options.kube_client_qps, options.kube_client_burst)
@@ -143,7 +143,7 @@ class Replica:
             cloud = MeteredCloud(priced, metrics, market)
             solve = self._solve(solver)
             port = ReadOnlyApiServer(api) if self._observes else api
-            assembly = self._assembled(port, cloud, solve, self._engine(judging))
+            assembly = self._assemble(port, cloud, solve, self._engine(judging))
             self._cluster.subscribe(assembly.notify)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(memory.keep_below(options.memory_limit))
@@ -178,7 +178,7 @@ class Replica:
         return TimedSolve(
             solver=WorldSolver(solver),
             spreads=self._spreads,
-            settings=self._scheduling(),
+            settings=self._scheduling_settings(),
             time_limit=self._options.solve_time_limit,
         )
 
@@ -188,12 +188,12 @@ class Replica:
         return TimedEngine(
             solver=WorldSolver(solver),
             spreads=self._spreads,
-            scheduling=self._scheduling(),
+            scheduling=self._scheduling_settings(),
             settings=settings_of(options),
             time_limit=limit,
         )
 
-    def _scheduling(self) -> Settings:
+    def _scheduling_settings(self) -> Settings:
         return Settings(
             preference_policy=self._options.preference_policy,
             min_values_policy=self._options.min_values_policy,
@@ -201,7 +201,7 @@ class Replica:
             gangs=self._options.gang_scheduling,
         )
 
-    def _assembled(
+    def _assemble(
         self, api: ApiServer, cloud: RunningCloud, solve: TimedSolve, engine: TimedEngine
     ) -> Assembly | ObservingAssembly:
         """Return the reconcilers, or in mode Observe the observers, with their ports."""

@@ -71,7 +71,7 @@ OPTIONAL = frozenset({*GANGS, kinds.DEVICE_TAINT_RULE})
 """The kinds that some clusters do not serve. Kubernetes serves DeviceTaintRules since 1.37."""
 
 
-def followed(options: Options) -> tuple[Kind[Any], ...]:
+def mirrored_kinds(options: Options) -> tuple[Kind[Any], ...]:
     """Return the kinds to mirror, with the kinds of enabled features."""
     gates = options.feature_gates
     wanted = (

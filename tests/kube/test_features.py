@@ -12,7 +12,7 @@ from controller.apis.kinds import Kind
 from controller.apis.kubernetes import conditions
 from controller.apiserver.port import Change
 from controller.kube.client import Client
-from controller.manager.watches import followed
+from controller.manager.watches import mirrored_kinds
 from controller.options import FeatureGates, Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.featuregates.disabled import DisabledFeatures
@@ -41,7 +41,7 @@ def now() -> datetime:
 
 async def mirror(api: Client) -> Cluster:
     """Return a mirror of all there is, as the watches would fill it."""
-    cluster = Cluster(followed(EVERYTHING))
+    cluster = Cluster(mirrored_kinds(EVERYTHING))
     for kind in cluster.mirrored:
         await _list(api, kind, cluster)
     return cluster

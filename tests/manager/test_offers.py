@@ -44,13 +44,13 @@ def test_instance_types_survive_the_transfer() -> None:
     )
     sold = {"open": SOLD, "odd": (odd, plain), "shut": ()}
 
-    assert offers.read(OfferWriter().written(sold)) == sold
+    assert offers.read(OfferWriter().encode(sold)) == sold
 
 
 def test_equal_instance_types_of_pools_are_one_object_after_the_transfer() -> None:
     own = (*SOLD[:-1], make_instance_type("m29.large", price=7.0))
 
-    types = offers.read(OfferWriter().written({**of_pools(8), "own": own}))
+    types = offers.read(OfferWriter().encode({**of_pools(8), "own": own}))
 
     distinct = {id(instance_type) for sold in types.values() for instance_type in sold}
     assert len(distinct) == len(SOLD) + 1
@@ -64,7 +64,7 @@ def test_shared_labels_and_zones_of_types_stay_shared_after_the_transfer() -> No
         for price, instance_type in enumerate(SOLD)
     )
 
-    (types,) = offers.read(OfferWriter().written(of_pools(1, sold))).values()
+    (types,) = offers.read(OfferWriter().encode(of_pools(1, sold))).values()
 
     assert len(
         {id(requirement) for instance_type in types for requirement in instance_type.requirements}
@@ -82,14 +82,14 @@ def test_shared_labels_and_zones_of_types_stay_shared_after_the_transfer() -> No
 
 
 def test_another_pool_adds_only_its_name_to_the_transfer() -> None:
-    one, nine = (OfferWriter().written(of_pools(count)) for count in (1, 9))
+    one, nine = (OfferWriter().encode(of_pools(count)) for count in (1, 9))
     assert len(nine) - len(one) <= 8 * len("pool-0" + "nn")
 
 
 def test_unchanged_instance_types_are_not_written_again() -> None:
     writer = OfferWriter()
-    first = writer.written(of_pools(9))
-    assert writer.written(of_pools(9)) is first
+    first = writer.encode(of_pools(9))
+    assert writer.encode(of_pools(9)) is first
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_unchanged_instance_types_are_not_written_again() -> None:
 )
 def test_changed_instance_types_are_written(changed: dict[str, Sequence[InstanceType]]) -> None:
     writer = OfferWriter()
-    writer.written(of_pools(2))
-    assert offers.read(writer.written(changed)) == changed
+    writer.encode(of_pools(2))
+    assert offers.read(writer.encode(changed)) == changed
 
 
 def test_former_instance_types_are_freed_before_new_ones_are_read(
@@ -125,7 +125,7 @@ def test_former_instance_types_are_freed_before_new_ones_are_read(
     pool = make_nodepool()
     question = msgspec.msgpack.encode(((make_pod("web"),), Snapshot(node_pools=(pool,))))
     written = [
-        OfferWriter().written({pool.metadata.name: (make_instance_type(name),)})
+        OfferWriter().encode({pool.metadata.name: (make_instance_type(name),)})
         for name in (OLD, "new.large")
     ]
 

@@ -149,7 +149,7 @@ async def test_one_profile_is_taken_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         await gate.wait()
         return "taken"
 
-    monkeypatch.setattr(profiling, "_profiled", profiled)
+    monkeypatch.setattr(profiling, "_profile", profiled)
     (port,) = free_ports(1)
     application = probes.metrics(CollectorRegistry(), with_profiles=True)
     async with probes.serving(application, "127.0.0.1", port):

@@ -156,7 +156,7 @@ def test_instance_types_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def solve(world: Snapshot, *pods: Pod) -> Results:
     """Solve as the solver process does."""
-    offer = OfferWriter().written(world.instance_types)
+    offer = OfferWriter().encode(world.instance_types)
     rest = dataclasses.replace(world, instance_types={})
     question = msgspec.msgpack.encode((pods, rest))
     results = solving.schedule(question, [], offer, Settings(), 30.0)

@@ -18,7 +18,7 @@ from controller.manager.assembly import Assembly, ReconcilerPorts
 from controller.manager.cloud.metered import MeteredCloud
 from controller.manager.cloud.overlaid import OverlaidCloud
 from controller.manager.observation import ObservingAssembly
-from controller.manager.watches import Watches, followed
+from controller.manager.watches import Watches, mirrored_kinds
 from controller.options import DisruptionMode, FeatureGates, Options
 from controller.reconcilers.clock import Clock
 from controller.scheduling.results import Results
@@ -80,7 +80,8 @@ class WholeController:
         self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(1))
         self.metrics = Metrics()
         self.cluster = Cluster(
-            followed(options), installation="" if mode == "observe" else options.installation_tag
+            mirrored_kinds(options),
+            installation="" if mode == "observe" else options.installation_tag,
         )
         ports = ReconcilerPorts(
             api=self.api,

@@ -14,7 +14,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.devices import ResourceClaim, ResourceSlice
 from controller.apis.kubernetes.pods import Pod, PodResourceClaim
 from controller.manager import watches
-from controller.manager.watches import followed
+from controller.manager.watches import mirrored_kinds
 from controller.options import Options
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
@@ -152,7 +152,7 @@ async def test_with_resourceclaims_ignored_no_node_waits_for_drivers() -> None:
 
 def test_devices_are_watched_only_if_resourceclaims_are_considered() -> None:
     options = Options(cluster_name="c")
-    assert not set(DEVICES) & set(followed(options))
+    assert not set(DEVICES) & set(mirrored_kinds(options))
 
     heeding = dataclasses.replace(options, ignore_dra_requests=False)
-    assert set(DEVICES) <= set(followed(heeding))
+    assert set(DEVICES) <= set(mirrored_kinds(heeding))

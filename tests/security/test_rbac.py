@@ -33,7 +33,7 @@ from controller.apiserver.errors import ConflictError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
 from controller.manager.replica import cluster_dns
-from controller.manager.watches import WATCHED_BY_KOPF, followed
+from controller.manager.watches import WATCHED_BY_KOPF, mirrored_kinds
 from controller.options import FeatureGates, Options
 from controller.reconcilers.featuregates.disabled import DisabledFeatures
 from controller.reconcilers.provisioning.arrivals import Arrivals
@@ -234,7 +234,7 @@ def test_kinds_may_be_watched_if_a_setting_requires_it(settings: dict[str, Any])
     # SCHEDULER_CONFIG may be set on the Deployment alone, so its rights are always granted.
     with_spreads = Options(cluster_name="joiner", scheduler_config="{}", **settings)
     watched = {right for right in granted(options) if right[2] == "watch"}
-    assert watched == {_right("watch", kind) for kind in followed(with_spreads)}
+    assert watched == {_right("watch", kind) for kind in mirrored_kinds(with_spreads)}
 
 
 def test_permissions_that_only_admission_checks_are_granted_and_never_called(

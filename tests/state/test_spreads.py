@@ -22,7 +22,7 @@ from controller.apis.kubernetes.workloads import (
     StatefulSetSpec,
 )
 from controller.apiserver.port import Change
-from controller.manager.watches import followed
+from controller.manager.watches import mirrored_kinds
 from controller.offline.world import load
 from controller.options import Options
 from controller.state.cluster import Cluster
@@ -136,13 +136,13 @@ def test_pods_under_the_defaults_are_spread_by_the_engine() -> None:
 def test_services_and_workloads_are_watched_only_with_default_spreads() -> None:
     options = Options(cluster_name="c")
     selecting = {kinds.SERVICE, kinds.REPLICATION_CONTROLLER, kinds.REPLICA_SET, kinds.STATEFUL_SET}
-    plain = Cluster(followed(options))
+    plain = Cluster(mirrored_kinds(options))
     pods = [make_pod(labels={"app": "web"})]
 
     assert not selecting & set(plain.mirrored)
     assert DefaultSpreads((), plain).apply(pods) == pods
 
-    cluster = Cluster(followed(Options(cluster_name="c", scheduler_config="{}")))
+    cluster = Cluster(mirrored_kinds(Options(cluster_name="c", scheduler_config="{}")))
     cluster.apply(kinds.SERVICE, Change("ADDED", service(app="web")))
 
     assert selecting <= set(cluster.mirrored)

@@ -67,7 +67,7 @@ class OverlaidCloud(CloudDecorator):
     ) -> Sequence[InstanceType]:
         """Return every instance type that the EC2NodeClass could launch, at the pool's prices."""
         types = await super().instance_types(node_class, node_pool)
-        return types if node_pool is None else self._corrected(types, node_pool)
+        return types if node_pool is None else self._apply_overlays(types, node_pool)
 
     async def launch(
         self,
@@ -81,7 +81,9 @@ class OverlaidCloud(CloudDecorator):
             types = await self.instance_types(node_class, pool)
         return await super().launch(claim, node_class, types)
 
-    def _corrected(self, types: Sequence[InstanceType], pool: NodePool) -> Sequence[InstanceType]:
+    def _apply_overlays(
+        self, types: Sequence[InstanceType], pool: NodePool
+    ) -> Sequence[InstanceType]:
         overlays = [o for o in self._cluster.list(kinds.NODE_OVERLAY) if is_in_force(o)]
         fee = fee_of(pool, self._fee)
         if not overlays and not fee:

@@ -81,7 +81,7 @@ class OfferWriter:
     _read: dict[str, Sequence[InstanceType]] = field(default_factory=dict)
     _written: bytes = b""
 
-    def written(self, types: InstanceTypes) -> bytes:
+    def encode(self, types: InstanceTypes) -> bytes:
         """Return the encoded instance types, which `read` decodes."""
         if not self._written or not _same(self._read, types):
             self._read, self._written = dict(types), _write(types)

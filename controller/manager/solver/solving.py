@@ -97,7 +97,7 @@ class SolverProcess:
         All results but the last must be small.
         """
         async with self._lock:
-            pipe = self._started()
+            pipe = self._connect()
             try:
                 async with asyncio.timeout(seconds):
                     response, problem = await asyncio.to_thread(_exchange, pipe, calls)
@@ -126,7 +126,7 @@ class SolverProcess:
         # The thread that waits for a response keeps the pipe open until the process has ended.
         self._process = self._pipe = None
 
-    def _started(self) -> Connection:
+    def _connect(self) -> Connection:
         if self._pipe is None or self._process is None or not self._process.is_alive():
             self.stop()
             ours, theirs = _spawning.Pipe()
@@ -194,7 +194,7 @@ class WorldSolver:
         # Encoding to MessagePack takes a fifteenth of the time of pickling.
         written = msgspec.msgpack.encode(request)
         numbers = sender.numbers(snapshot.pods)
-        offer = self._offers.written(snapshot.instance_types)
+        offer = self._offers.encode(snapshot.instance_types)
         yield function, (written, numbers, offer, *arguments)
 
 
@@ -310,7 +310,7 @@ def schedule(
     # Decoding creates a million objects without reference cycles, which collections would scan.
     gc.disable()
     pods, world = msgspec.msgpack.decode(request, type=tuple[tuple[Pod, ...], Snapshot])
-    snapshot = _CACHES.completed(world, running, offer)
+    snapshot = _CACHES.complete(world, running, offer)
     gc.enable()
     if snapshot is None:
         return None
@@ -331,8 +331,8 @@ def decide(request: bytes, running: Sequence[int], offer: bytes, seconds: float)
     """
     from controller.disruption.methods import order
 
-    with _uncollected():
-        problem = received(request, running, offer)
+    with _without_garbage_collection():
+        problem = decode_problem(request, running, offer)
         if problem is None:
             return None
         return order.decide(problem, expired=_Deadline(seconds), signatures=_CACHES.signatures)
@@ -347,8 +347,8 @@ def confirm(
     """
     from controller.disruption.methods import order
 
-    with _uncollected():
-        problem = received(request, running, offer)
+    with _without_garbage_collection():
+        problem = decode_problem(request, running, offer)
         if problem is None:
             return None
         expired = _Deadline(seconds)
@@ -356,7 +356,7 @@ def confirm(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection within the context, after one collection at the beginning.
 
     An evaluation creates millions of objects with hardly any reference cycles. The first collection
@@ -370,10 +370,12 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def received(request: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
+def decode_problem(
+    request: bytes, running: Sequence[int], offer: bytes
+) -> DisruptionProblem | None:
     """Return the problem of a request, decoded; arguments and None are as for `decide`."""
     problem = msgspec.msgpack.decode(request, type=DisruptionProblem)
-    snapshot = _CACHES.completed(problem.snapshot, running, offer)
+    snapshot = _CACHES.complete(problem.snapshot, running, offer)
     return None if snapshot is None else dataclasses.replace(problem, snapshot=snapshot)
 
 
@@ -392,9 +394,7 @@ class _Caches:
     catalog_inputs: tuple[Any, ...] = ()
     last_catalog: Catalog | None = None
 
-    def completed(
-        self, snapshot: Snapshot, running: Sequence[int], offer: bytes
-    ) -> Snapshot | None:
+    def complete(self, snapshot: Snapshot, running: Sequence[int], offer: bytes) -> Snapshot | None:
         """Return the snapshot with its pods and instance types; None if some pods are missing."""
         pods = self.running.pods(running)
         if pods is None:
