@@ -224,10 +224,10 @@ class Assembly:
         `before` is None for a created object, `after` for a deleted one.
         """
         if kind == kinds.POD and after is not None:
-            self._metrics.pod_changed(before, after)
+            self._metrics.record_pod_change(before, after)
         elif kind in CONDITIONED and after is not None:
             known = before.status.conditions if before is not None else ()
-            self._metrics.conditions_changed(kind, known, after.status.conditions)
+            self._metrics.record_condition_changes(kind, known, after.status.conditions)
         if self._is_acting:
             self._nudges.on_change(kind, before, after)
 

@@ -146,7 +146,7 @@ class Loop:
             self._again.add(key)
             return
         self._waiting[key] = asyncio.get_running_loop().time()
-        self.metrics.queued(self.name, len(self._waiting), retried=key in self._failures)
+        self.metrics.record_enqueue(self.name, len(self._waiting), retried=key in self._failures)
         self._arrived.release()  # wakes one of possibly thousands of workers
 
     async def run(self) -> None:
@@ -174,7 +174,7 @@ class Loop:
             await self.pace.wait()
             key = next(iter(self._waiting))
             waited = asyncio.get_running_loop().time() - self._waiting.pop(key)
-            self.metrics.dequeued(self.name, len(self._waiting), waited)
+            self.metrics.record_dequeue(self.name, len(self._waiting), waited)
             if timer := self._timers.pop(key, None):
                 timer.cancel()
             self._underway.add(key)

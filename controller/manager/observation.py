@@ -53,6 +53,6 @@ class ObservingAssembly:
         """
         if kind != kinds.POD or after is None:
             return
-        self._metrics.pod_changed(before, after)
+        self._metrics.record_pod_change(before, after)
         if self._cluster.becomes_pending(before, after):
             self._batch_window.nudge(after.metadata.uid)

@@ -171,7 +171,11 @@ class Replica:
     def _client(self, qps: float, burst: int) -> Client:
         agent = f"karpenter/{own_version()}"
         return Client(
-            self._access, qps=qps, burst=burst, user_agent=agent, observer=self._metrics.requested
+            self._access,
+            qps=qps,
+            burst=burst,
+            user_agent=agent,
+            observer=self._metrics.record_request,
         )
 
     def _solve(self, solver: SolverProcess) -> TimedSolve:
@@ -210,7 +214,7 @@ class Replica:
             api=api,
             cloud=cloud,
             cluster=self._cluster,
-            recorder=Recorder(api, self._clock, self._metrics.event_dropped),
+            recorder=Recorder(api, self._clock, self._metrics.record_dropped_event),
             metrics=self._metrics,
             clock=self._clock,
             solve=solve,

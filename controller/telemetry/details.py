@@ -119,7 +119,7 @@ class Details(FromMirror):
     def _of_node(self, node: Node) -> tuple[str, ...]:
         own = node.metadata.labels
         # The phase is deprecated and always empty.
-        managed = _written(self._cluster.claim_of(node) is not None)
+        managed = _bool_text(self._cluster.claim_of(node) is not None)
         return (node.metadata.name, "", managed, *(own.get(key, "") for key in WELL_KNOWN))
 
     def _sums(
@@ -151,7 +151,7 @@ class Details(FromMirror):
             age = (now - created).total_seconds()
             unstarted.add_metric(whose, age)
             if not conditions.is_true(pod.status.conditions, "PodScheduled"):
-                unbound.add_metric((*whose, _written(bool(pod.spec.resource_claims))), age)
+                unbound.add_metric((*whose, _bool_text(bool(pod.spec.resource_claims))), age)
         yield from (self._states(), unbound, unstarted)
 
     def _states(self) -> GaugeMetricFamily:
@@ -173,9 +173,9 @@ class Details(FromMirror):
             *(of_node.get(key, "") for key in placed),
             of_node.get(labels.INSTANCE_TYPE, ""),
             pod.status.phase,
-            _written(bool(pod.spec.node_name)),
-            _written(conditions.is_true(pod.status.conditions, "Ready")),
-            _written(labels.NODEPOOL in of_node),
+            _bool_text(bool(pod.spec.node_name)),
+            _bool_text(conditions.is_true(pod.status.conditions, "Ready")),
+            _bool_text(labels.NODEPOOL in of_node),
         )
 
     def _offerings(self) -> Iterator[GaugeMetricFamily]:
@@ -264,5 +264,5 @@ def _owner(pod: Pod) -> str:
     return f"{path}/{owner.kind.lower()}s/{owner.name}"
 
 
-def _written(truth: bool) -> str:
+def _bool_text(truth: bool) -> str:
     return "true" if truth else "false"

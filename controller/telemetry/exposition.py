@@ -92,13 +92,13 @@ def _parts(family: Metric) -> Iterator[bytes]:
     for begin in range(0, len(family.series), AT_ONCE):
         lines = []
         for values, number in family.series[begin : begin + AT_ONCE]:
-            written = _escaped([values[each] for each in order])
+            written = _escape([values[each] for each in order])
             text = floatToGoString(number)  # type: ignore[no-untyped-call]
             lines.append(line % (*written, text))
         yield "".join(lines).encode()
 
 
-def _escaped(values: list[str]) -> list[str]:
+def _escape(values: list[str]) -> list[str]:
     together = "".join(values)
     if "\\" not in together and '"' not in together and "\n" not in together:
         return values

@@ -91,7 +91,7 @@ class Lines(logging.Formatter):
         """Return the line without a line break."""
         line: dict[str, Any] = {
             "level": _LEVEL_NAMES.get(record.levelname, record.levelname),
-            "time": _written(record.created),
+            "time": _timestamp(record.created),
             "logger": record.name,
             "message": record.getMessage(),
             **_fields.get(),
@@ -194,7 +194,7 @@ def _stream(path: str) -> TextIO:
     return Path(path).open("a")
 
 
-def _written(created: float) -> str:
+def _timestamp(created: float) -> str:
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
     return f"{whole}.{int(created * 1000) % 1000:03d}Z"
 

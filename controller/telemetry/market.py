@@ -16,7 +16,7 @@ class Market:
         self._asked: dict[str, Sequence[InstanceType]] = {}
         self._named: dict[str, dict[str, InstanceType]] = {}
 
-    def offered(self, node_pool: str, types: Sequence[InstanceType]) -> None:
+    def set_types(self, node_pool: str, types: Sequence[InstanceType]) -> None:
         """Store the instance types of a NodePool; cheap if they are the same sequence as before.
 
         NodePools with the same sequence share the stored data.

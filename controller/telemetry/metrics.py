@@ -1,8 +1,8 @@
 """Every metric, with Karpenter's names, labels and buckets, in its own registry.
 
-Reconcilers call one method per event (`claim_created`, `evicted`, …) and use no metric's name. Each
-scrape reads gauges of state (nodes, pools, whether the mirror is synced) from the mirror: see
-`clusterstate`, and `details` for series whose number grows with the cluster.
+Reconcilers call one method per event (`record_creation`, `record_eviction`, …) and use no metric's
+name. Each scrape reads gauges of state (nodes, pools, whether the mirror is synced) from the
+mirror: see `clusterstate`, and `details` for series whose number grows with the cluster.
 """
 
 from __future__ import annotations
@@ -98,12 +98,14 @@ class Metrics:
 
     # Nodes and claims.
 
-    def claim_created(self, claim: NodeClaim, reason: str) -> None:
+    def record_creation(self, claim: NodeClaim, reason: str) -> None:
         """Count a created NodeClaim."""
         relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED, "false")
         self._claims_created.labels(reason, node_pool_of(claim), relaxed).inc()
 
-    def disrupted(self, claim: NodeClaim, reason: str, *, pods: int = 0, policy: str = "") -> None:
+    def record_disruption(
+        self, claim: NodeClaim, reason: str, *, pods: int = 0, policy: str = ""
+    ) -> None:
         """Count a disrupted NodeClaim; `reason` is in snake_case.
 
         `pods` is the number of pods that need another node. `policy` is the pool's
@@ -120,7 +122,7 @@ class Metrics:
         self._claims_disrupted.labels(*values).inc()
         self._pods_disrupted.labels(*values).inc(pods)
 
-    def repaired(
+    def record_repair(
         self, claim: NodeClaim, condition: str, drain_bound: timedelta | None = None
     ) -> None:
         """Count a NodeClaim deleted because of an unhealthy condition of its node.
@@ -136,7 +138,7 @@ class Metrics:
             _termination_mode(claim) if drain_bound is None else _mode(drain_bound),
         ).inc()
 
-    def terminated(self, claim: NodeClaim, now: datetime) -> None:
+    def record_termination(self, claim: NodeClaim, now: datetime) -> None:
         """Count a deleted NodeClaim, and observe how long its termination took."""
         own = claim.metadata.labels
         self._claims_terminated.labels(
@@ -149,17 +151,17 @@ class Metrics:
         since = terminating.last_transition_time if terminating else None
         _observe_since(self._instance_termination, node_pool_of(claim), since, now)
 
-    def node_created(self, claim: NodeClaim) -> None:
+    def record_node_creation(self, claim: NodeClaim) -> None:
         """Count a registered node."""
         zone = claim.metadata.labels.get(labels.ZONE, "")
         self._nodes_created.labels(node_pool_of(claim), zone).inc()
 
-    def drained(self, node: Node, reason: str, *, pods: int = 0) -> None:
+    def record_drain(self, node: Node, reason: str, *, pods: int = 0) -> None:
         """Count a drained node; `pods` is how many pods were evicted or deleted."""
         self._nodes_drained.labels(node_pool_of(node)).inc()
         self._pods_drained.labels(reason).inc(pods)
 
-    def node_terminated(self, node: Node, now: datetime) -> None:
+    def record_node_termination(self, node: Node, now: datetime) -> None:
         """Count a node whose finalizer was removed, and observe its termination and lifetime."""
         self._nodes_terminated.labels(
             node_pool_of(node), node.metadata.labels.get(labels.ZONE, "")
@@ -171,11 +173,11 @@ class Metrics:
             self._node_lifetime, node_pool_of(node), node.metadata.creation_timestamp, now
         )
 
-    def evicted(self, code: int) -> None:
+    def record_eviction(self, code: int) -> None:
         """Count an eviction request by its HTTP status."""
         self._evictions.labels(str(code)).inc()
 
-    def pod_changed(self, before: Pod | None, after: Pod) -> None:
+    def record_pod_change(self, before: Pod | None, after: Pod) -> None:
         """Observe how long a pod took to be bound and to become ready, when it does."""
         created = after.metadata.creation_timestamp
         if before is None or created is None:
@@ -191,7 +193,7 @@ class Metrics:
             if not conditions.is_true(before.status.conditions, kind):
                 observe((reached.last_transition_time - created).total_seconds())
 
-    def conditions_changed(
+    def record_condition_changes(
         self, kind: Kind[Any], before: Sequence[Condition], after: Sequence[Condition]
     ) -> None:
         """Count the condition transitions of an object, and observe how long a status lasted."""
@@ -217,7 +219,7 @@ class Metrics:
         with self._scheduling.labels(controller).time():
             yield
 
-    def solved(self, results: Results, controller: str = "provisioner") -> None:
+    def record_solve(self, results: Results, controller: str = "provisioner") -> None:
         """Set the number of unschedulable pods, the cost and lower bound of a scheduling run."""
         self._unschedulable.labels(controller).set(len(results.unschedulable))
         self._cost.labels(controller).set(results.cost)
@@ -235,7 +237,7 @@ class Metrics:
         """Set how many of a pool's nodes count against budgets: not ready, or being disrupted."""
         self._consuming.labels(node_pool, reason.label).set(nodes)
 
-    def decided(self, command: Command) -> None:
+    def record_decision(self, command: Command) -> None:
         """Count a command that begins."""
         decision = _decision(command)
         self._decisions.labels(*decision).inc()
@@ -246,7 +248,7 @@ class Metrics:
                 cause = command.terminate_first.value
                 self._terminate_first.labels(pool, command.reason.label, cause).inc()
 
-    def rebooted(self, result: str, duration: timedelta) -> None:
+    def record_reboot(self, result: str, duration: timedelta) -> None:
         """Count a reboot that ended, and observe the time since repair requested it.
 
         Results are `succeeded`, `recovery_timeout` and `provider_error`.
@@ -254,17 +256,17 @@ class Metrics:
         self._reboots.labels(result).inc()
         self._reboot_duration.labels(result).observe(duration.total_seconds())
 
-    def reboot_recovered(self, duration: timedelta) -> None:
+    def record_reboot_recovery(self, duration: timedelta) -> None:
         """Observe the time from the request to the cloud until the node was Ready again."""
         self._reboot_recovery.observe(duration.total_seconds())
 
-    def deletion_costs_changed(self, nodes: Mapping[str, int]) -> None:
+    def set_changed_deletion_costs(self, nodes: Mapping[str, int]) -> None:
         """Set the number of each NodePool's nodes on which the last run changed deletion costs."""
         self._deletion_cost_nodes.clear()
         for pool, count in nodes.items():
             self._deletion_cost_nodes.labels(pool).set(count)
 
-    def deletion_cost_written(self, result: str) -> None:
+    def record_deletion_cost_write(self, result: str) -> None:
         """Count an attempt to write a pod's deletion cost, by its result.
 
         Results are `updated`, `skipped_notfound`, `skipped_conflict` and `error`.
@@ -276,7 +278,7 @@ class Metrics:
         """Time a disruption decision; yields a function that records its result."""
         began = time.perf_counter()
 
-        def decided(decision: Decision) -> None:
+        def record(decision: Decision) -> None:
             seconds = time.perf_counter() - began
             kinds = {_decision(command)[1:] for command in decision.commands}
             for kind in kinds or {(Reason.UNDERUTILIZED.label, "")}:
@@ -289,9 +291,9 @@ class Metrics:
                 if verdict.score is not None:
                     self._scores.labels(*named).observe(verdict.score)
 
-        yield decided
+        yield record
 
-    def evaluated_all_nodes(self, now: datetime) -> None:
+    def record_full_evaluation(self, now: datetime) -> None:
         """Set when every node was last evaluated for consolidation."""
         self._last_check.set(now.timestamp())
 
@@ -300,11 +302,11 @@ class Metrics:
         self._cluster_cost.set(cost)
         self._cluster_bound.set(min(cost, lower_bound))
 
-    def not_confirmed(self, command: Command) -> None:
+    def record_failed_validation(self, command: Command) -> None:
         """Count a command that failed validation."""
         self._failed_validations.labels(command.consolidation_type).inc()
 
-    def advised(self, command: Command, mode: Mode) -> None:
+    def record_advice(self, command: Command, mode: Mode) -> None:
         """Count a command that the mode `recommend` or `observe` does not begin."""
         self._advised.labels(mode.value, *_decision(command)).inc()
 
@@ -327,17 +329,17 @@ class Metrics:
             self._history_pods.labels(outcome).set(count)
         self._history_lost.set(balance.replacements_disrupted)
 
-    def failed(self, command: Command) -> None:
+    def record_failure(self, command: Command) -> None:
         """Count a command that ended without disrupting all of its nodes."""
         self._failures.labels(*_decision(command)).inc()
 
-    def message_received(self, notice: Notice, now: datetime) -> None:
+    def record_message(self, notice: Notice, now: datetime) -> None:
         """Count a message from the interruption queue, and observe its latency."""
         self._messages.labels(notice.kind).inc()
         if notice.sent_at is not None:
             self._message_wait.observe(max((now - notice.sent_at).total_seconds(), 0))
 
-    def message_deleted(self) -> None:
+    def record_message_deletion(self) -> None:
         """Count a message deleted from the interruption queue."""
         self._messages_deleted.inc()
 
@@ -371,14 +373,14 @@ class Metrics:
         """
         result = "success"
 
-        def ended(how: str) -> None:
+        def set_result(how: str) -> None:
             nonlocal result
             result = how
 
         self._active.labels(controller).inc()
         began = time.perf_counter()
         try:
-            yield ended
+            yield set_result
         finally:
             self._reconcile_time.labels(controller).observe(time.perf_counter() - began)
             self._active.labels(controller).dec()
@@ -390,19 +392,19 @@ class Metrics:
         """Set how many objects a reconciler may handle concurrently."""
         self._most_workers.labels(controller).set(most)
 
-    def queued(self, controller: str, depth: int, *, retried: bool = False) -> None:
+    def record_enqueue(self, controller: str, depth: int, *, retried: bool = False) -> None:
         """Count a key added to a queue, and set the queue's depth."""
         self._queue_adds.labels(controller, controller).inc()
         self._queue_depth.labels(controller, controller).set(depth)
         if retried:
             self._queue_retries.labels(controller, controller).inc()
 
-    def dequeued(self, controller: str, depth: int, waited: float) -> None:
+    def record_dequeue(self, controller: str, depth: int, waited: float) -> None:
         """Observe how many seconds a key waited in a queue, and set the queue's depth."""
         self._queue_depth.labels(controller, controller).set(depth)
         self._queue_wait.labels(controller, controller).observe(waited)
 
-    def requested(self, method: str, status: int) -> None:
+    def record_request(self, method: str, status: int) -> None:
         """Count a request to the API server by HTTP status; 0 means no response."""
         self._requests.labels(str(status) if status else "<error>", method).inc()
 
@@ -410,7 +412,7 @@ class Metrics:
         """Set whether this process holds the lease."""
         self._leader.labels(lease).set(1 if is_leader else 0)
 
-    def event_dropped(self, reason: str) -> None:
+    def record_dropped_event(self, reason: str) -> None:
         """Count a Kubernetes event that was dropped because the queue was full."""
         self._events_dropped.labels(reason).inc()
 

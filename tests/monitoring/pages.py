@@ -68,7 +68,7 @@ def _populate(observer: Observer) -> None:
     )
     unready = make_nodeclass()
     observer.see(kinds.EC2_NODE_CLASS, changed(unready, status={"conditions": [condition]}))
-    observer.market.offered("default", [TYPE])
+    observer.market.set_types("default", [TYPE])
     for capacity_type in ("spot", "on-demand"):
         name = f"node-{capacity_type}"
         there = node(name, of=f"claim-{capacity_type}")

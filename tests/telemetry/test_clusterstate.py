@@ -140,7 +140,7 @@ def test_metrics_report_whether_the_cluster_state_is_synced() -> None:
 
 def test_a_pool_has_metrics_of_usage_limits_and_cost() -> None:
     observer = Observer()
-    observer.market.offered("default", (TYPE,))
+    observer.market.set_types("default", (TYPE,))
     observer.see(kinds.NODE_POOL, pool(resources={"cpu": "2500m"}))
     observer.see(kinds.NODE_CLAIM, claim("a", "n"), claim("b", "m"))
 
@@ -160,7 +160,7 @@ def test_price_metrics_show_the_latest_price() -> None:
 
     dearer = dataclasses.replace(OFFERING, instance_price=99.0)
     for offerings in (TYPE.offerings, (dearer,)):
-        market.offered("default", [dataclasses.replace(TYPE, offerings=offerings)])
+        market.set_types("default", [dataclasses.replace(TYPE, offerings=offerings)])
 
     assert market.offering(claim("a", "n")) == dearer
 
@@ -263,18 +263,20 @@ def test_a_small_cluster_has_at_most_a_thousand_series_by_default() -> None:
     for each in range(20):
         with metrics.reconcile(f"controller-{each}"):
             pass
-        metrics.queued(f"controller-{each}", 1)
-        metrics.dequeued(f"controller-{each}", 0, 0.1)
+        metrics.record_enqueue(f"controller-{each}", 1)
+        metrics.record_dequeue(f"controller-{each}", 0, 0.1)
         metrics.workers(f"controller-{each}", 1)
     for each in range(10):
         with metrics.cloud_call(f"controller-{each}", "Get", "aws"):
             pass
     for name in ("spot", "on-demand"):
-        metrics.claim_created(claim(name, "n-0"), "provisioned")
-        metrics.disrupted(claim(name, "n-0"), "underutilized", policy="WhenEmptyOrUnderutilized")
-        metrics.terminated(claim(name, "n-0"), NOW)
-        metrics.node_created(claim(name, "n-0"))
-        metrics.node_terminated(node("n-0"), NOW)
+        metrics.record_creation(claim(name, "n-0"), "provisioned")
+        metrics.record_disruption(
+            claim(name, "n-0"), "underutilized", policy="WhenEmptyOrUnderutilized"
+        )
+        metrics.record_termination(claim(name, "n-0"), NOW)
+        metrics.record_node_creation(claim(name, "n-0"))
+        metrics.record_node_termination(node("n-0"), NOW)
     own = sum(len(family.samples) for family in metrics.registry.collect())
 
     assert own + observer.series() <= 1000
@@ -318,7 +320,7 @@ def test_details_have_a_series_for_every_pod() -> None:
 def test_details_have_a_series_for_every_offering() -> None:
     observer = Observer(detailed=True)
     closed = dataclasses.replace(OFFERING, available=False)
-    observer.market.offered("default", [dataclasses.replace(TYPE, offerings=(closed,))])
+    observer.market.set_types("default", [dataclasses.replace(TYPE, offerings=(closed,))])
     name, axes = "karpenter_cloudprovider_instance_type", {"instance_type": TYPE.name}
     place = {"zone": OFFERING.zone, "capacity_type": OFFERING.capacity_type}
 

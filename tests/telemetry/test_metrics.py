@@ -43,9 +43,9 @@ def test_the_lifecycle_of_a_claim_is_counted_by_pool_capacity_type_and_zone(
     metrics: Metrics,
 ) -> None:
     claim = leaving_claim()
-    metrics.claim_created(claim, "provisioned")
-    metrics.disrupted(claim, "expired")
-    metrics.terminated(claim, NOW + timedelta(seconds=3))
+    metrics.record_creation(claim, "provisioned")
+    metrics.record_disruption(claim, "expired")
+    metrics.record_termination(claim, NOW + timedelta(seconds=3))
     value = metrics.registry.get_sample_value
     name = "karpenter_nodeclaims"
     created = {"reason": "provisioned", "nodepool": "default", "min_values_relaxed": "false"}
@@ -73,7 +73,7 @@ def test_evicted_pods_are_counted_as_in_karpenter(
     spec = NodeClaimSpec(node_class_ref=REFERENCE, termination_grace_period=period)
     claim = msgspec.structs.replace(leaving_claim(), spec=spec)
 
-    metrics.disrupted(claim, "underutilized", pods=3, policy="WhenEmptyOrUnderutilized")
+    metrics.record_disruption(claim, "underutilized", pods=3, policy="WhenEmptyOrUnderutilized")
 
     metric_labels = {
         "reason": "underutilized",
@@ -113,9 +113,9 @@ def test_a_pod_is_measured_once_when_it_is_bound(metrics: Metrics) -> None:
 
     since = NOW + timedelta(seconds=7)
     bound = pod(Condition(type="PodScheduled", status="True", last_transition_time=since))
-    metrics.pod_changed(None, bound)
-    metrics.pod_changed(pod(), bound)
-    metrics.pod_changed(bound, bound)
+    metrics.record_pod_change(None, bound)
+    metrics.record_pod_change(pod(), bound)
+    metrics.record_pod_change(bound, bound)
     value = metrics.registry.get_sample_value
     plain = {"dynamic_resources": "false"}
     assert value("karpenter_pods_bound_duration_seconds_count", plain) == 1
@@ -137,7 +137,7 @@ def test_condition_transitions_are_counted_and_with_details_timed() -> None:
             [condition("True", after=3)],
         ]
         for before, after in pairwise(steps):
-            metrics.conditions_changed(kinds.NODE_POOL, before, after)
+            metrics.record_condition_changes(kinds.NODE_POOL, before, after)
         value, name = metrics.registry.get_sample_value, "operator_nodepool_status_condition"
         axes = {"type": "Ready", "reason": "r"}
         assert value(f"{name}_transitions_total", {**axes, "status": "Unknown"}) == 1
@@ -193,7 +193,7 @@ def test_failed_calls_to_the_cloud_are_counted_by_karpenters_errors(
 
 
 def test_a_claim_that_is_repaired_is_counted_with_its_termination_mode(metrics: Metrics) -> None:
-    metrics.repaired(leaving_claim(), "KernelReady")
+    metrics.record_repair(leaving_claim(), "KernelReady")
 
     counted = {
         "condition": "kernel_ready", "nodepool": "default", "capacity_type": "spot",
@@ -212,7 +212,7 @@ def test_pods_with_devices_are_timed_separately(metrics: Metrics) -> None:
             spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
         )
 
-    metrics.pod_changed(pod("False"), pod("True"))
+    metrics.record_pod_change(pod("False"), pod("True"))
 
     name = "karpenter_pods_bound_duration_seconds_count"
     assert metrics.registry.get_sample_value(name, {"dynamic_resources": "true"}) == 1

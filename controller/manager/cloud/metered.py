@@ -45,7 +45,7 @@ class MeteredCloud(CloudDecorator):
         with self._timed("GetInstanceTypes", node_pool.metadata.name if node_pool else ""):
             types = await super().instance_types(node_class, node_pool)
         if node_pool is not None:
-            self._market.offered(node_pool.metadata.name, types)
+            self._market.set_types(node_pool.metadata.name, types)
         return types
 
     async def launch(

@@ -56,7 +56,7 @@ class BlockExpiration(PortUser):
             await self._end_one(claim, reservation_id)
 
     async def _end_one(self, claim: NodeClaim, reservation_id: str) -> None:
-        self.metrics.disrupted(
+        self.metrics.record_disruption(
             claim, "capacity_block_expiring", pods=self.cluster.moving_from(claim)
         )
         log.info(

@@ -92,7 +92,7 @@ class Advice(PortUser):
         self.specs[command.names] = spec_of(command, self.mode)
         if is_known:
             return  # the nodes are the same; only the destinations of their pods differ
-        self.metrics.advised(command, self.mode)
+        self.metrics.record_advice(command, self.mode)
         log.info(
             "would disrupt nodes",
             extra={"mode": self.mode.value, **log_fields(command), "why": command.why},

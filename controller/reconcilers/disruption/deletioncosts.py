@@ -62,7 +62,7 @@ class DeletionCosts(PortUser):
             left -= cost != LOWEST
             changed[pools[name]] += 1
             is_done = all(await all_ended(*(self._write(pod, cost) for pod in pods))) and is_done
-        self.metrics.deletion_costs_changed(changed)
+        self.metrics.set_changed_deletion_costs(changed)
         self._done = (self.cluster.revision, planned) if is_done else None
         return PERIOD
 
@@ -87,7 +87,7 @@ class DeletionCosts(PortUser):
         else:
             self.cluster.observe(POD, updated)
             result = "updated"
-        self.metrics.deletion_cost_written(result)
+        self.metrics.record_deletion_cost_write(result)
         return result in ("updated", "skipped_notfound")
 
 

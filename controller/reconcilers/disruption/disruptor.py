@@ -236,7 +236,7 @@ class Disruptor(PortUser):
         for command in decision.commands:
             reasons = [why for name, why in confirmation.rejected.items() if name in command.names]
             if reasons:
-                self.metrics.not_confirmed(command)
+                self.metrics.record_failed_validation(command)
                 await self._report_nodes([command], "ConsolidationRejected", reasons[0])
         await self._report_nodes(confirmation.commands, "ConsolidationApproved")
         return (
@@ -263,7 +263,7 @@ class Disruptor(PortUser):
     def _report_whole(self, problem: DisruptionProblem, decision: Decision) -> None:
         """Record when all nodes were last evaluated, and the cluster's cost and lower bound."""
         if not decision.timed_out:
-            self.metrics.evaluated_all_nodes(problem.now)
+            self.metrics.record_full_evaluation(problem.now)
         if decision.lower_bound is not None:
             self._bound_at = problem.now
             self.metrics.cluster_cost(candidates.cost(problem), decision.lower_bound)

@@ -212,12 +212,12 @@ class Orchestrator(PortUser):
             in_flight.command = replace(known, candidates=tuple(marked))
             if not await self._make_replacements(in_flight, problem):
                 await self._give_up_all(in_flight, "no replacement could be created")
-                self.metrics.failed(in_flight.command)
+                self.metrics.record_failure(in_flight.command)
                 return False
             # No await between the last create request and this line: otherwise another task would
             # count both the nodes and their replacements as staying.
             self.cluster.mark_for_deletion(*(candidate.claim.metadata.name for candidate in marked))
-            self.metrics.decided(in_flight.command)
+            self.metrics.record_decision(in_flight.command)
             for name, pods in self._expected(in_flight):
                 self.writer.expect(name, pods, NOMINATED_FOR)
             await self._report_launching(in_flight)
@@ -280,7 +280,7 @@ class Orchestrator(PortUser):
                         c for c, done in zip(in_flight.left, ended, strict=True) if not done
                     ]
                 if in_flight.failed and not in_flight.left:
-                    self.metrics.failed(in_flight.command)
+                    self.metrics.record_failure(in_flight.command)
                 if not in_flight.left:
                     await self.history.record_end(
                         in_flight.record, failed=in_flight.failed, why=in_flight.why
@@ -329,7 +329,7 @@ class Orchestrator(PortUser):
             }
             log.info("node changed before its reboot; deciding again", extra=fields)
             return False
-        self.metrics.decided(command)
+        self.metrics.record_decision(command)
         name = await self.history.record_start(command, (), record)
         await self.history.record_end(name, failed=False)
         return True
@@ -515,10 +515,10 @@ class Orchestrator(PortUser):
         chosen = candidate.node_pool.spec.disruption.consolidation_policy
         policy = chosen if in_flight.command.consolidation_type else ""
         moving = len(candidate.moving)
-        self.metrics.disrupted(candidate.claim, reason.label, pods=moving, policy=policy)
+        self.metrics.record_disruption(candidate.claim, reason.label, pods=moving, policy=policy)
         if reason is Reason.UNHEALTHY:
             command = in_flight.command
-            self.metrics.repaired(candidate.claim, command.condition, command.drain_bound)
+            self.metrics.record_repair(candidate.claim, command.condition, command.drain_bound)
         message = f"Disrupting Node: {reason.value}"
         terminating: tuple[EventType, str, str] = ("Normal", "DisruptionTerminating", message)
         await self.recorder.publish(NODE, candidate.node, *terminating)

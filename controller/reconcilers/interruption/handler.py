@@ -115,7 +115,7 @@ class NoticeHandler(PortUser):
             },
         )
         self._count(claim, kind)
-        self.metrics.disrupted(claim, kind, pods=pods)
+        self.metrics.record_disruption(claim, kind, pods=pods)
         await self._report_termination(claim)
 
     async def _report_termination(self, claim: NodeClaim) -> None:

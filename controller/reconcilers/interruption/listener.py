@@ -38,9 +38,9 @@ class Listener(PortUser):
         return timedelta(0)
 
     async def _handle(self, notice: Notice) -> None:
-        self.metrics.message_received(notice, self.clock())
+        self.metrics.record_message(notice, self.clock())
         await self.handler.handle(notice)
-        self.metrics.message_deleted()
+        self.metrics.record_message_deletion()
 
 
 @dataclass(frozen=True, slots=True)

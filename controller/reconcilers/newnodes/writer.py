@@ -130,7 +130,7 @@ class ClaimWriter(PortUser):
         body = node_claim(new_name(f"{pool.metadata.name}-"), pool, node, types)
         claim = await created(self.api, self.recorder, pool, body)
         self.cluster.insert_claim(claim)
-        self.metrics.claim_created(claim, reason)
+        self.metrics.record_creation(claim, reason)
         log.info(
             "created nodeclaim",
             extra={

@@ -32,7 +32,7 @@ class Expiration(PortUser):
         left = born + lifetime - self.clock()
         if left > timedelta(0):
             return left
-        self.metrics.disrupted(claim, "expired", pods=self.cluster.moving_from(claim))
+        self.metrics.record_disruption(claim, "expired", pods=self.cluster.moving_from(claim))
         fields = {"NodeClaim": name, "expireAfter": claim.spec.expire_after}
         log.info("deleting expired nodeclaim", extra=fields)
         await delete(self.api, NODE_CLAIM, claim)

@@ -114,7 +114,7 @@ class Finalization(PortUser):
         left = [f for f in claim.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
             await patched(self.ports, NODE_CLAIM, claim, {"metadata": {"finalizers": left}})
-        self.metrics.terminated(claim, self.clock())
+        self.metrics.record_termination(claim, self.clock())
         log.info(
             "deleted nodeclaim",
             extra={"NodeClaim": claim.metadata.name, "provider-id": claim.status.provider_id},

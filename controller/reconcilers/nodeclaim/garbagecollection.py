@@ -152,7 +152,9 @@ class GarbageCollection(PortUser):
     async def _delete(self, claim: NodeClaim, why: str) -> None:
         fields = {"NodeClaim": claim.metadata.name, "provider-id": claim.status.provider_id}
         log.warning(why, extra=fields)
-        self.metrics.disrupted(claim, "garbage_collected", pods=self.cluster.moving_from(claim))
+        self.metrics.record_disruption(
+            claim, "garbage_collected", pods=self.cluster.moving_from(claim)
+        )
         await delete(self.api, NODE_CLAIM, claim)
 
     def _node_ready(self, claim: NodeClaim) -> bool:

@@ -393,7 +393,7 @@ class Lifecycle(PortUser):
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
         node = await registration.register(self.api, claim, node, held=held)
         self.cluster.observe(NODE, node)
-        self.metrics.node_created(claim)
+        self.metrics.record_node_creation(claim)
         if (pool := self.cluster.owner_of(claim)) is not None:
             self.registrations.record_registration(pool)
         log.info(
@@ -523,7 +523,7 @@ class Lifecycle(PortUser):
             )
         except NotFoundError:
             return
-        self.metrics.disrupted(claim, reason)
+        self.metrics.record_disruption(claim, reason)
 
     async def _with_condition(
         self,

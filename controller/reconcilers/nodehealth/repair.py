@@ -82,8 +82,8 @@ class Repair(PortUser):
             return
         if not await delete(self.api, NODE_CLAIM, claim):
             return
-        self.metrics.disrupted(claim, "unhealthy", pods=pods)
-        self.metrics.repaired(claim, condition.type)
+        self.metrics.record_disruption(claim, "unhealthy", pods=pods)
+        self.metrics.record_repair(claim, condition.type)
         log.info(
             "deleting unhealthy node",
             extra={

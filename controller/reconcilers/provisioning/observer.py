@@ -55,7 +55,7 @@ class ProvisioningObserver(PortUser, ExpectedPods):
         with self.metrics.scheduling():
             solved = await self.solve([*pods, *virtual], snapshot)
         results, _ = split_fills(solved, virtual)
-        self.metrics.solved(results)
+        self.metrics.record_solve(results)
         log.info(
             "would create nodeclaims for pods; DISRUPTION_MODE=observe creates none",
             extra={

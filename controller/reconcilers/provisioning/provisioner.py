@@ -235,7 +235,7 @@ class Provisioner(PortUser, ExpectedPods):
         await self._report_problems(solve_input)
         solved = await self._head_start.results(solve_input)
         results, fills = split_fills(solved, virtual)
-        self.metrics.solved(results)
+        self.metrics.record_solve(results)
         log.log(
             # Buffers and unschedulable pods are scheduled again every few seconds.
             logging.INFO if results.new_nodes or results.existing_nodes else logging.DEBUG,

@@ -147,11 +147,11 @@ class Resizing(PortUser):
         except (NotFoundError, ConflictError):
             return
         except TooManyRequestsError as error:
-            self.metrics.evicted(error.status)
+            self.metrics.record_eviction(error.status)
             fields = {"Pod": pod.key, "resized": resized}
             log.info("cannot evict pod to free capacity for a resize: %s", error, extra=fields)
             return
-        self.metrics.evicted(200)
+        self.metrics.record_eviction(200)
         message = f"Evicted pod to free capacity for the resize of {resized}"
         await self.recorder.publish(POD, pod, "Normal", "Evicted", message)
 

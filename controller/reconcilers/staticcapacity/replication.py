@@ -119,7 +119,7 @@ class Replication(PortUser):
         for node in self._nodes(pool, count):
             claim = await self._create(pool, node)
             self.cluster.insert_claim(claim)
-            self.metrics.claim_created(claim, "provisioned")
+            self.metrics.record_creation(claim, "provisioned")
             fields = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
             log.info("created nodeclaim", extra=fields)
         if within < missing:
@@ -227,7 +227,9 @@ class Replication(PortUser):
                 extra=fields,
             )
             return False
-        self.metrics.disrupted(claim, "overprovisioned", pods=self.cluster.moving_from(claim))
+        self.metrics.record_disruption(
+            claim, "overprovisioned", pods=self.cluster.moving_from(claim)
+        )
         log.info("deleting nodeclaim beyond spec.replicas of its nodepool", extra=fields)
         return True
 

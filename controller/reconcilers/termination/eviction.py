@@ -65,10 +65,10 @@ class Eviction(PortUser):
             await self.api.evict(pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
         except (NotFoundError, ConflictError) as error:
             refusals.pop(pod.metadata.uid, None)
-            self.metrics.evicted(error.status)
+            self.metrics.record_eviction(error.status)
             return True
         except ApiError as error:
-            self.metrics.evicted(error.status)
+            self.metrics.record_eviction(error.status)
             times = 1 if last is None else last.times + 1
             refusals[pod.metadata.uid] = _Refused(times, self.clock())
             refused = isinstance(error, TooManyRequestsError) or _SEVERAL_BUDGETS in str(error)
@@ -83,7 +83,7 @@ class Eviction(PortUser):
             )
             return False
         refusals.pop(pod.metadata.uid, None)
-        self.metrics.evicted(200)
+        self.metrics.record_eviction(200)
         await self.recorder.publish(POD, pod, "Normal", "Evicted", "Evicted pod")
         return True
 

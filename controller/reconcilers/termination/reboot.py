@@ -180,7 +180,7 @@ class Reboots(PortUser):
             return POLL
         issued = conditions.find(claim.status.conditions, INITIALIZED)
         if issued is not None:
-            self.metrics.reboot_recovered(self.clock() - _since(issued))
+            self.metrics.record_reboot_recovery(self.clock() - _since(issued))
         await self._end(claim, "RebootSucceeded", "node rebooted and rejoined the cluster")
         self._count(claim, "succeeded")
         return None
@@ -241,7 +241,7 @@ class Reboots(PortUser):
         self._tried.pop(claim.metadata.uid, None)
         asked = conditions.find(claim.status.conditions, REBOOTING)
         if asked is not None:
-            self.metrics.rebooted(result, self.clock() - _since(asked))
+            self.metrics.record_reboot(result, self.clock() - _since(asked))
 
     async def _untaint(self, node: Node) -> None:
         left = [taint for taint in node.spec.taints if not taints.same(taint, taints.REBOOTING)]

@@ -171,7 +171,7 @@ class Terminator(PortUser):
             log.info("drained node", extra={"Node": node.metadata.name})
             if not progress.is_counted:
                 progress.is_counted = True
-                self.metrics.drained(node, _reason(claim), pods=len(progress.removed))
+                self.metrics.record_drain(node, _reason(claim), pods=len(progress.removed))
         return True
 
     async def _restart_gangs(self, node: Node, lost: Sequence[Pod]) -> None:
@@ -287,7 +287,7 @@ class Terminator(PortUser):
         left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
             await patched(self.ports, NODE, node, {"metadata": {"finalizers": left}})
-            self.metrics.node_terminated(node, self.clock())
+            self.metrics.record_node_termination(node, self.clock())
             log.info("deleted node", extra={"Node": node.metadata.name})
         self._progress.pop(node.metadata.uid, None)
         self.eviction.forget(node)
