@@ -30,7 +30,7 @@ from controller.disruption.methods import emptiness
 from controller.disruption.methods.order import confirm, decide
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.reconcilers.disruption.disruptor import MAX_CONSOLIDATION_DELAY
-from controller.reconcilers.provisioning.assignment import assigned
+from controller.reconcilers.provisioning.assignment import assign_pods
 from controller.reconcilers.provisioning.provisioner import with_placed
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import schedule
@@ -129,7 +129,7 @@ class Joiner:
         asked = [one.seen for one in waiting if one.key not in placed]
         snapshot = with_placed(cluster.snapshot(), _expected_pods(members, placed))
         results = schedule(asked, snapshot=snapshot)
-        return Placement(assigned(results.new_nodes, asked), results.existing_nodes)
+        return Placement(assign_pods(results.new_nodes, asked), results.existing_nodes)
 
     @property
     def writes_deletion_costs(self) -> bool:

@@ -21,7 +21,7 @@ from controller.apiserver.port import ApiServer
 from controller.reconcilers.ports import Ports
 
 
-async def patched(
+async def apply_patch(
     ports: Ports,
     kind: Kind[T],
     value: T,
@@ -60,13 +60,13 @@ async def with_conditions(
     """Write a NodeClaim's conditions if they changed; return the resulting NodeClaim.
 
     Raises:
-        ConflictError: the NodeClaim changed, as for `patched`.
+        ConflictError: the NodeClaim changed, as for `apply_patch`.
 
     """
     if conditions.are_equal(claim.status.conditions, after):
         return claim
     status = {"status": {"conditions": to_wire(after)}}
-    return await patched(ports, NODE_CLAIM, claim, status, subresource="status")
+    return await apply_patch(ports, NODE_CLAIM, claim, status, subresource="status")
 
 
 async def with_condition(
@@ -86,7 +86,7 @@ async def with_condition(
     is set from the conditions of these types.
 
     Raises:
-        ConflictError: the NodeClaim changed, as for `patched`.
+        ConflictError: the NodeClaim changed, as for `apply_patch`.
 
     """
     after = conditions.with_condition(

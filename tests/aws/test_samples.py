@@ -12,7 +12,7 @@ import yaml
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.aws.provider import AWSCloudProvider
-from controller.reconcilers.newnodes.supply import unmatched
+from controller.reconcilers.newnodes.supply import requirement_mismatch
 from tests.aws.builders import make_pool, ready, within
 
 SAMPLES = sorted((Path(__file__).parents[2] / "crds" / "samples").glob("*.yaml"))
@@ -39,7 +39,9 @@ async def test_every_sample_matches_instance_types_and_a_misspelt_type_does_not(
     node_class = await ready(provider)
 
     problems = {
-        pool.metadata.name: unmatched(pool, await provider.instance_types(node_class, pool))
+        pool.metadata.name: requirement_mismatch(
+            pool, await provider.instance_types(node_class, pool)
+        )
         for pool in pools()
     }
 
@@ -47,5 +49,5 @@ async def test_every_sample_matches_instance_types_and_a_misspelt_type_does_not(
     assert {name: problem for name, problem in problems.items() if problem} == {}
     slip = make_pool(within(labels.INSTANCE_TYPE, "m5.lrage"))
     types = await provider.instance_types(node_class, slip)
-    assert "node.kubernetes.io/instance-type In [m5.lrage]" in unmatched(slip, types)
+    assert "node.kubernetes.io/instance-type In [m5.lrage]" in requirement_mismatch(slip, types)
     assert types is await provider.instance_types(node_class, slip)  # so that it is compared once

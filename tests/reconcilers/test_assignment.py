@@ -18,7 +18,7 @@ from controller.apis.kubernetes.pods import (
     Volume,
 )
 from controller.apis.kubernetes.taints import Requirement
-from controller.reconcilers.provisioning.assignment import assigned
+from controller.reconcilers.provisioning.assignment import assign_pods
 from controller.scheduling.results import NewNode
 from tests.builders import make_pod
 
@@ -47,7 +47,7 @@ def node_for(*pods: str, zone: str = "") -> NewNode:
 
 
 def deal(nodes: list[NewNode], queue: list[Pod]) -> list[tuple[str, ...]]:
-    return [node.pods for node in assigned(nodes, queue)]
+    return [node.pods for node in assign_pods(nodes, queue)]
 
 
 def test_the_first_pods_of_the_queue_get_the_first_node() -> None:

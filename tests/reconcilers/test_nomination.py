@@ -120,7 +120,7 @@ async def test_the_next_pod_with_a_spread_is_nominated_once_the_first_is_bound(
     scenario.world.seed(spread_pod("second"))
     scenario.world.see()
     scenario.provisioner.plan.expect(scenario.pod("second"), claim.metadata.name)
-    nominated_pods = scenario.nomination.expected(
+    nominated_pods = scenario.nomination.expected_pods(
         claim, scenario.pod("first").status.nominated_node_name
     )
     assert [pod.metadata.name for pod in nominated_pods] == ["first"]
@@ -300,7 +300,7 @@ async def test_a_pod_that_was_never_tried_keeps_its_nomination_when_an_equal_pod
     (state,) = scenario.world.cluster.state_nodes(scenario.world.clock())
     assert state.nominated
     (claim,) = scenario.world.claims()
-    expected = scenario.nomination.expected(claim, node)
+    expected = scenario.nomination.expected_pods(claim, node)
     assert [pod.metadata.name for pod in expected] == ["second"]
 
 

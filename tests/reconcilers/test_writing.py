@@ -6,7 +6,7 @@ import pytest
 
 from controller.apis import kinds
 from controller.apiserver.errors import ConflictError
-from controller.reconcilers.writing import delete, patched
+from controller.reconcilers.writing import apply_patch, delete
 from tests.builders import make_nodepool
 from tests.reconcilers.world import World
 
@@ -29,10 +29,10 @@ async def test_after_a_conflict_the_next_attempt_uses_the_current_object(world: 
     )
 
     with pytest.raises(ConflictError):
-        await patched(world.ports, kinds.NODE_POOL, pool, MARK)
+        await apply_patch(world.ports, kinds.NODE_POOL, pool, MARK)
     fresh = world.cluster.get(kinds.NODE_POOL, "default")
     assert fresh is not None
-    written = await patched(world.ports, kinds.NODE_POOL, fresh, MARK)
+    written = await apply_patch(world.ports, kinds.NODE_POOL, fresh, MARK)
 
     assert written.metadata.annotations == {"theirs": "1", "mark": "ours"}
 
@@ -44,7 +44,7 @@ async def test_writing_a_deleted_object_is_a_conflict(world: World) -> None:
     await world.api.delete(kinds.NODE_POOL, "default")
 
     with pytest.raises(ConflictError):
-        await patched(world.ports, kinds.NODE_POOL, pool, MARK)
+        await apply_patch(world.ports, kinds.NODE_POOL, pool, MARK)
 
 
 async def test_only_the_object_that_was_read_is_deleted(world: World) -> None:

@@ -119,14 +119,14 @@ class World:
 class Unprepared:
     """A node preparation that does nothing."""
 
-    async def launched(self, claim: NodeClaim) -> None:
+    async def on_launch(self, claim: NodeClaim) -> None:
         """Do nothing."""
 
-    async def joined(self, claim: NodeClaim, node: Node) -> bool:
+    async def on_join(self, claim: NodeClaim, node: Node) -> bool:
         """Return at once: no node is held back."""
         return False
 
-    async def registered(self, node: Node) -> None:
+    async def open_if_ready(self, node: Node) -> None:
         """Do nothing."""
 
 

@@ -27,7 +27,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.workloads import Scalable
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import apply_patch
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 
 PERIOD = timedelta(seconds=30)
@@ -72,7 +72,7 @@ class Resolution(PortUser):
             buffer.status, provisioning_strategy=buffer.spec.provisioning_strategy
         )
         try:
-            blueprint, status = self._resolved(buffer, status)
+            blueprint, status = self._resolve(buffer, status)
             count = _count(buffer, blueprint)
         except UnresolvedError as problem:
             await self._write(buffer, self._ready(buffer, status, problem))
@@ -83,7 +83,7 @@ class Resolution(PortUser):
         self.cluster.expect_in_buffer(key, virtual_pods(buffer, blueprint, count))
         return PERIOD
 
-    def _resolved(
+    def _resolve(
         self, buffer: CapacityBuffer, status: CapacityBufferStatus
     ) -> tuple[PodBlueprint, CapacityBufferStatus]:
         spec, namespace = buffer.spec, buffer.metadata.namespace
@@ -150,7 +150,7 @@ class Resolution(PortUser):
             return
         cleared = dict.fromkeys(to_wire(buffer.status))
         status = {"status": {**cleared, **to_wire(after)}}
-        await patched(self.ports, CAPACITY_BUFFER, buffer, status, subresource="status")
+        await apply_patch(self.ports, CAPACITY_BUFFER, buffer, status, subresource="status")
 
 
 def _count(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:

@@ -141,7 +141,7 @@ class Disruptor(PortUser):
             self.cluster,
             now=self.clock(),
             engine=self.engine,
-            admitted=self.registration_backoff.admitted,
+            admit=self.registration_backoff.admit,
             start_times=self._start_times,
         )
         self._start_times = problem.workload_start_times

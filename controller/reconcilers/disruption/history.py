@@ -83,7 +83,7 @@ class History(PortUser):
         done = [record for record in self._records.values() if record.status.state == "Done"]
         due = [record for record in done if self._is_due(record)]
         if due:
-            observed = await self._observed()
+            observed = await self._observe()
             for record in due:
                 await self._measure(record, observed)
         await self._forget()
@@ -95,7 +95,7 @@ class History(PortUser):
         """Create a proposal that waits for approval; returns its name, empty if not created."""
         if not await self._ensure_read():
             return ""
-        return await self._created(spec, DisruptionStatus())
+        return await self._create(spec, DisruptionStatus())
 
     async def renew(self, record: str, spec: DisruptionSpec) -> None:
         """Write the current spec of a proposal; `record` is its name."""
@@ -122,10 +122,10 @@ class History(PortUser):
         )
         known = self._records.get(record)
         if known is None:
-            return await self._created(spec_of(command, Mode.ACT), status)
+            return await self._create(spec_of(command, Mode.ACT), status)
         await self.renew(record, spec_of(command, Mode(known.spec.mode)))
         known = self._records.get(record, known)
-        await self._changed(known, with_status(known, **_fields(status)))
+        await self._update(known, with_status(known, **_fields(status)))
         return record
 
     async def record_end(self, record: str, *, failed: bool, why: str = "") -> None:
@@ -141,11 +141,11 @@ class History(PortUser):
             known, state="Failed" if failed else "Done", message=why, ended_at=self.clock()
         )
         if not failed and known.status.replacements:
-            observed = await self._observed()
+            observed = await self._observe()
             after = with_status(
                 after, replacements_cost=round(history.replacements_cost(after, observed), 4)
             )
-        await self._changed(known, after)
+        await self._update(known, after)
 
     async def withdraw(self, record: str, why: str) -> None:
         """Record that the proposal named `record` is no longer valid, and why."""
@@ -160,7 +160,7 @@ class History(PortUser):
     async def _close(self, record: str, **status: object) -> None:
         known = self._records.get(record)
         if known is not None:
-            await self._changed(known, with_status(known, ended_at=self.clock(), **status))
+            await self._update(known, with_status(known, ended_at=self.clock(), **status))
 
     # Approvals.
 
@@ -241,7 +241,7 @@ class History(PortUser):
         why = "the controller replica that began it stopped" if stay else ""
         await self.record_end(record.metadata.name, failed=bool(stay), why=why)
 
-    async def _created(self, spec: DisruptionSpec, status: DisruptionStatus) -> str:
+    async def _create(self, spec: DisruptionSpec, status: DisruptionStatus) -> str:
         name = new_name(f"{spec.reason.lower()}-")
         record = Disruption(metadata=ObjectMeta(name=name), spec=spec)
         body = {"metadata": {"name": name}, "spec": to_wire(spec)}
@@ -255,10 +255,10 @@ class History(PortUser):
         except ApiError as error:
             self._log_failure(error)
             return ""
-        await self._changed(record, with_status(record, **_fields(status)))
+        await self._update(record, with_status(record, **_fields(status)))
         return name
 
-    async def _changed(self, before: Disruption, after: Disruption) -> None:
+    async def _update(self, before: Disruption, after: Disruption) -> None:
         """Write a Disruption's status, and update the balance if the status changes it."""
         carried = history.updated_balance(self._balance, before=before.status, after=after)
         if carried is not None:
@@ -315,9 +315,9 @@ class History(PortUser):
         if record.status.after_day is None and age >= DAY:
             after = with_status(after, after_day=history.outcome(record, observed))
         if after is not record:
-            await self._changed(record, after)
+            await self._update(record, after)
 
-    async def _observed(self) -> ObservedCluster:
+    async def _observe(self) -> ObservedCluster:
         types = (await supply(self.cloud, self.cluster, self.cluster.list(NODE_POOL))).types
         now = self.clock()
         return ObservedCluster(

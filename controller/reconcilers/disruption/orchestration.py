@@ -49,8 +49,8 @@ from controller.reconcilers.disruption.history import History
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import (
+    apply_patch,
     delete,
-    patched,
     with_condition,
     with_conditions,
     with_drain_until,
@@ -218,7 +218,7 @@ class Orchestrator(PortUser):
             # count both the nodes and their replacements as staying.
             self.cluster.mark_for_deletion(*(candidate.claim.metadata.name for candidate in marked))
             self.metrics.record_decision(in_flight.command)
-            for name, pods in self._expected(in_flight):
+            for name, pods in self._destinations(in_flight):
                 self.writer.expect(name, pods, NOMINATED_FOR)
             await self._report_launching(in_flight)
             in_flight.record = await self.history.record_start(
@@ -246,7 +246,7 @@ class Orchestrator(PortUser):
                 extra=log_fields(command),
             )
             self.cluster.mark_for_deletion(*(c.claim.metadata.name for c in command.candidates))
-            for name, pods in self._expected(in_flight):
+            for name, pods in self._destinations(in_flight):
                 self.writer.expect(name, pods, NOMINATED_FOR)
             self._in_flight.append(in_flight)
         return records is not None
@@ -312,7 +312,7 @@ class Orchestrator(PortUser):
         why = f"{command.condition}/{found.reason}" if found is not None else command.condition
         reason = command.reason.value
         try:
-            claim = await patched(self.ports, NODE_CLAIM, claim, annotated)
+            claim = await apply_patch(self.ports, NODE_CLAIM, claim, annotated)
             claim = await with_condition(
                 self.ports, claim, DISRUPTION_REASON, "True",
                 reason=reason, message=reason, now=now,
@@ -418,7 +418,7 @@ class Orchestrator(PortUser):
         queued = sum(len(in_flight.command.candidates) for in_flight in self._in_flight)
         return min(max(queued * READINESS_PER_NODE, shortest), longest)
 
-    def _expected(self, in_flight: InFlightCommand) -> Iterator[tuple[str, list[Pod]]]:
+    def _destinations(self, in_flight: InFlightCommand) -> Iterator[tuple[str, list[Pod]]]:
         """Yield the names of destination nodes or NodeClaims, with the pods to move there."""
         command = in_flight.command
         destinations = [
@@ -478,7 +478,7 @@ class Orchestrator(PortUser):
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         tainted = {"spec": {"taints": to_wire(taints)}}
         try:
-            await patched(self.ports, NODE, node, tainted)
+            await apply_patch(self.ports, NODE, node, tainted)
             await with_condition(
                 self.ports, candidate.claim, DISRUPTION_REASON, "True",
                 reason=reason.value, message=reason.value, now=self.clock(),
@@ -547,7 +547,7 @@ class Orchestrator(PortUser):
 
     async def _give_up_all(self, in_flight: InFlightCommand, why: str) -> None:
         """Give up a command: keep its nodes, and delete the replacements that are not needed."""
-        for name, pods in self._expected(in_flight):
+        for name, pods in self._destinations(in_flight):
             self.cluster.withdraw(name, pods)
         for replacement in in_flight.replacements:
             await self._dismiss(replacement)
@@ -620,7 +620,7 @@ class Orchestrator(PortUser):
             if _is_tainted(state):
                 taints = [t for t in state.node.spec.taints if t.key != DISRUPTED.key]
                 untainted = {"spec": {"taints": to_wire(taints) or None}}
-                await patched(self.ports, NODE, state.node, untainted)
+                await apply_patch(self.ports, NODE, state.node, untainted)
             await with_conditions(self.ports, state.claim, after)
         except ApiError as error:
             fields = {

@@ -23,17 +23,17 @@ async def read_problem(
     *,
     now: datetime,
     engine: DisruptionEngine,
-    admitted: Callable[[Iterable[NodePool]], list[NodePool]] = list,
+    admit: Callable[[Iterable[NodePool]], list[NodePool]] = list,
     start_times: Mapping[str, datetime] = MappingProxyType({}),
 ) -> DisruptionProblem:
     """Return the disruption problem of the cluster as it is now.
 
-    `admitted` returns those of the given NodePools that may create nodes; it may lower their
+    `admit` returns those of the given NodePools that may create nodes; it may lower their
     limits. `start_times` are the `workload_start_times` of the previous problem.
     """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types
-    snapshot = cluster.snapshot(types, admitted(ready_pools(pools)), now=now)
+    snapshot = cluster.snapshot(types, admit(ready_pools(pools)), now=now)
     waiting = cluster.pending_pods()
     buffers, undecided = cluster.buffer_pods(), cluster.undecided_pods()
     running_or_pending = chain(snapshot.pods, waiting, undecided)

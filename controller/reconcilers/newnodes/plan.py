@@ -144,7 +144,7 @@ class PlacementPlan:
         return open_, placed
 
     def _planned_of(self, pod: Pod) -> _Planned | None:
-        return self._planned.get(pod.metadata.uid) or _nominated(pod)
+        return self._planned.get(pod.metadata.uid) or _nomination(pod)
 
     def _keep(self, plans: dict[str, _Planned]) -> None:
         self._planned, self._expected = plans, {}
@@ -152,7 +152,7 @@ class PlacementPlan:
             self._expected.setdefault(planned.node, set()).add(uid)
 
 
-def _nominated(pod: Pod) -> _Planned | None:
+def _nomination(pod: Pod) -> _Planned | None:
     """Return the plan written to the pod's status by an earlier leader or by kube-scheduler."""
     name = pod.status.nominated_node_name
     return _Planned(pod.key, name) if name else None

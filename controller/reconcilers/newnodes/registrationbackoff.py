@@ -34,7 +34,7 @@ class RegistrationBackoff(PortUser):
         has_to_wait = self.registrations.is_in_backoff(name, self.clock()) or self._is_trying(name)
         return 0 if has_to_wait else 1
 
-    def admitted(self, pools: Iterable[NodePool]) -> list[NodePool]:
+    def admit(self, pools: Iterable[NodePool]) -> list[NodePool]:
         """Return the pools that may create nodes now.
 
         A pool that tries one node at a time is returned with a limit of one more node.
@@ -45,7 +45,7 @@ class RegistrationBackoff(PortUser):
             if most is None:
                 admitted.append(pool)
             elif most:
-                admitted.append(self._limited(pool))
+                admitted.append(self._with_limit(pool))
         return admitted
 
     def _is_trying(self, pool: str) -> bool:
@@ -55,7 +55,7 @@ class RegistrationBackoff(PortUser):
             for claim in self.cluster.claims_of(pool)
         )
 
-    def _limited(self, pool: NodePool) -> NodePool:
+    def _with_limit(self, pool: NodePool) -> NodePool:
         # As for limits, nodes that Joiner does not manage count, too.
         used = self.cluster.usage_of(pool.metadata.name)
         one_more = used.get(NODES, 0) + quantities.MILLI

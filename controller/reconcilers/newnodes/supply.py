@@ -114,7 +114,7 @@ def lacks_values(pool: NodePool, types: Sequence[InstanceType]) -> bool:
     )
 
 
-def unmatched(pool: NodePool, types: Sequence[InstanceType]) -> str:
+def requirement_mismatch(pool: NodePool, types: Sequence[InstanceType]) -> str:
     """Return why no instance type meets the pool's requirements; empty if one does.
 
     Requirements on zones, capacity types and reservations are ignored: the offerings change, for

@@ -29,7 +29,7 @@ from controller.telemetry.events import Recorder
 log = logging.getLogger(__name__)
 
 
-async def created(
+async def create_claim(
     api: ApiServer,
     recorder: Recorder,
     pool: NodePool,
@@ -128,7 +128,7 @@ class ClaimWriter(PortUser):
             )
             return None
         body = node_claim(new_name(f"{pool.metadata.name}-"), pool, node, types)
-        claim = await created(self.api, self.recorder, pool, body)
+        claim = await create_claim(self.api, self.recorder, pool, body)
         self.cluster.insert_claim(claim)
         self.metrics.record_creation(claim, reason)
         log.info(

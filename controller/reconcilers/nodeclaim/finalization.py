@@ -16,7 +16,7 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
 from controller.cloudprovider.errors import NodeClaimNotFoundError
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
+from controller.reconcilers.writing import apply_patch, delete, reason_for_end, with_condition
 from controller.telemetry.events import EventType
 
 NODE_WAIT = timedelta(seconds=10)
@@ -63,7 +63,7 @@ class Finalization(PortUser):
         if claim.drain_deadline is not None:
             return claim
         deadline = (deletion + grace).strftime("%Y-%m-%dT%H:%M:%SZ")
-        claim = await patched(
+        claim = await apply_patch(
             self.ports,
             NODE_CLAIM,
             claim,
@@ -113,7 +113,7 @@ class Finalization(PortUser):
     async def _drop_finalizer(self, claim: NodeClaim) -> None:
         left = [f for f in claim.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
-            await patched(self.ports, NODE_CLAIM, claim, {"metadata": {"finalizers": left}})
+            await apply_patch(self.ports, NODE_CLAIM, claim, {"metadata": {"finalizers": left}})
         self.metrics.record_termination(claim, self.clock())
         log.info(
             "deleted nodeclaim",

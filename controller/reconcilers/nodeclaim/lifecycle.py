@@ -40,7 +40,7 @@ from controller.constraints import taints
 from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import patched, with_condition
+from controller.reconcilers.writing import apply_patch, with_condition
 from controller.state.registrations import Failure, Registrations
 from controller.telemetry.events import EventType
 from controller.telemetry.logs import ChangeMonitor
@@ -74,17 +74,17 @@ log = logging.getLogger(__name__)
 class NodePreparation(Protocol):
     """Prepares a node before kube-scheduler binds pods to it."""
 
-    async def launched(self, claim: NodeClaim) -> None:
+    async def on_launch(self, claim: NodeClaim) -> None:
         """Prepare the node while its instance starts."""
 
-    async def joined(self, claim: NodeClaim, node: Node) -> bool:
+    async def on_join(self, claim: NodeClaim, node: Node) -> bool:
         """Prepare the node once its Node object exists.
 
         Returns whether to hold the node: to register it with the taint `taints.HELD`, which keeps
         pods off it.
         """
 
-    async def registered(self, node: Node) -> timedelta | None:
+    async def open_if_ready(self, node: Node) -> timedelta | None:
         """Open a held node once it is Ready: remove the taint `taints.HELD`.
 
         Returns when to call again; None if the node is open, or not Ready yet.
@@ -149,7 +149,7 @@ class Lifecycle(PortUser):
             raise
 
     async def _advance(self, claim: NodeClaim) -> timedelta | None:
-        left = max(self._grace(claim), self._writing(claim))
+        left = max(self._grace(claim), self._time_until_created(claim))
         if left > timedelta(0):
             return left
         if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
@@ -178,7 +178,7 @@ class Lifecycle(PortUser):
             return timedelta(0)
         return created + OTHERS_GRACE - self.clock()
 
-    def _writing(self, claim: NodeClaim) -> timedelta:
+    def _time_until_created(self, claim: NodeClaim) -> timedelta:
         """Return how long to wait until all NodeClaims of a shared launch are created.
 
         The call launches an instance for each of them.
@@ -212,9 +212,7 @@ class Lifecycle(PortUser):
             "that were to share the request were created",
             extra={"NodeClaim": claim.metadata.name},
         )
-        return await self._patched(
-            claim, {"metadata": {"annotations": {labels.SHARED_LAUNCH: None}}}
-        )
+        return await self._patch(claim, {"metadata": {"annotations": {labels.SHARED_LAUNCH: None}}})
 
     def _record_capacity(self, claim: NodeClaim) -> None:
         """Record the node's real capacity for its instance type, in place of an estimate."""
@@ -224,7 +222,7 @@ class Lifecycle(PortUser):
 
     async def _finalizer(self, claim: NodeClaim) -> NodeClaim:
         finalizers = [*claim.metadata.finalizers, labels.TERMINATION_FINALIZER]
-        return await self._patched(claim, {"metadata": {"finalizers": finalizers}})
+        return await self._patch(claim, {"metadata": {"finalizers": finalizers}})
 
     async def _launch(self, claim: NodeClaim) -> NodeClaim | None:
         if conditions.is_true(claim.status.conditions, LAUNCHED):
@@ -331,7 +329,7 @@ class Lifecycle(PortUser):
             "labels": {**instance.labels, **claim.metadata.labels},
             "annotations": {**claim.metadata.annotations, **instance.annotations, **own},
         }
-        claim = await self._patched(claim, {"metadata": metadata})
+        claim = await self._patch(claim, {"metadata": metadata})
         generation, now = claim.metadata.generation, self.clock()
         launched = conditions.with_condition(
             claim.status.conditions, LAUNCHED, "True", generation=generation, now=now
@@ -345,7 +343,7 @@ class Lifecycle(PortUser):
                 conditions.rolled_up(launched, READY_WHEN, generation=generation, now=now)
             ),
         }
-        return await self._patched(claim, {"status": status}, subresource="status")
+        return await self._patch(claim, {"status": status}, subresource="status")
 
     async def _register(self, claim: NodeClaim) -> NodeClaim | None:
         if conditions.is_true(claim.status.conditions, REGISTERED):
@@ -361,7 +359,7 @@ class Lifecycle(PortUser):
                 message=f"{len(nodes)} nodes have the provider ID {claim.status.provider_id}",
             )
         if not nodes:
-            await self.preparation.launched(claim)
+            await self.preparation.on_launch(claim)
             return await self._with_condition(
                 claim,
                 REGISTERED,
@@ -389,7 +387,7 @@ class Lifecycle(PortUser):
                 reason="RegistrationHookPending",
                 message="EC2 does not report the instance's placement group partition yet",
             )
-        held = await self.preparation.joined(claim, nodes[0])
+        held = await self.preparation.on_join(claim, nodes[0])
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
         node = await registration.register(self.api, claim, node, held=held)
         self.cluster.observe(NODE, node)
@@ -400,7 +398,7 @@ class Lifecycle(PortUser):
             "registered nodeclaim",
             extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
         )
-        claim = await self._patched(
+        claim = await self._patch(
             claim, {"status": {"nodeName": node.metadata.name}}, subresource="status"
         )
         return await self._with_condition(claim, REGISTERED, "True")
@@ -410,7 +408,7 @@ class Lifecycle(PortUser):
         if not registration.lacks_late_labels(claim):
             return claim
         late = registration.late_labels(await self.cloud.get(claim.status.provider_id))
-        return await self._patched(claim, {"metadata": {"labels": late}}) if late else claim
+        return await self._patch(claim, {"metadata": {"labels": late}}) if late else claim
 
     async def _register_again(self, claim: NodeClaim) -> None:
         node = self.cluster.node_of(claim)
@@ -424,7 +422,7 @@ class Lifecycle(PortUser):
         node = self.cluster.node_of(claim)
         if node is None or not taints.is_held(node.spec.taints):
             return None
-        return await self.preparation.registered(node)
+        return await self.preparation.open_if_ready(node)
 
     async def _initialize(self, claim: NodeClaim) -> NodeClaim:
         if not conditions.is_true(claim.status.conditions, REGISTERED):
@@ -545,10 +543,10 @@ class Lifecycle(PortUser):
             now=self.clock(),
         )
 
-    async def _patched(
+    async def _patch(
         self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""
     ) -> NodeClaim:
-        return await patched(self.ports, NODE_CLAIM, claim, patch, subresource=subresource)
+        return await apply_patch(self.ports, NODE_CLAIM, claim, patch, subresource=subresource)
 
 
 def _failure(claim: NodeClaim, condition: conditions.Condition | None, now: datetime) -> Failure:

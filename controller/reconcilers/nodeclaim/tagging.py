@@ -27,7 +27,7 @@ from controller.apis.kubernetes import conditions
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.reconcilers.nodeclaim.garbagecollection import STARTING
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import apply_patch
 
 TAGGED = {labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
 """The annotations of a NodeClaim whose instance is tagged, as in Karpenter."""
@@ -174,4 +174,4 @@ class Tagging(PortUser):
 
     async def _annotate(self, claim: NodeClaim, annotations: Mapping[str, str]) -> None:
         metadata = {"metadata": {"annotations": dict(annotations)}}
-        await patched(self.ports, NODE_CLAIM, claim, metadata)
+        await apply_patch(self.ports, NODE_CLAIM, claim, metadata)

@@ -17,7 +17,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import update_hashes
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import apply_patch
 from controller.telemetry.events import EventType
 
 PERIOD = timedelta(minutes=1)
@@ -53,7 +53,7 @@ class Resolver(PortUser):
         node_class = await self._metadata(node_class)
         resolved = await self.cloud.resolve(node_class, now=self.clock())
         if resolved.status != node_class.status:
-            await patched(
+            await apply_patch(
                 self.ports,
                 EC2_NODE_CLASS,
                 node_class,
@@ -88,7 +88,7 @@ class Resolver(PortUser):
             patch["finalizers"] = [*node_class.metadata.finalizers, labels.NODECLASS_FINALIZER]
         if not patch:
             return node_class
-        return await patched(self.ports, EC2_NODE_CLASS, node_class, {"metadata": patch})
+        return await apply_patch(self.ports, EC2_NODE_CLASS, node_class, {"metadata": patch})
 
     async def _finalize(self, node_class: EC2NodeClass) -> timedelta | None:
         name = node_class.metadata.name
@@ -106,7 +106,9 @@ class Resolver(PortUser):
             return CLAIMS_WAIT
         await self.cloud.release(node_class)
         left = [f for f in node_class.metadata.finalizers if f != labels.NODECLASS_FINALIZER]
-        await patched(self.ports, EC2_NODE_CLASS, node_class, {"metadata": {"finalizers": left}})
+        await apply_patch(
+            self.ports, EC2_NODE_CLASS, node_class, {"metadata": {"finalizers": left}}
+        )
         log.info("deleted nodeclass", extra={"EC2NodeClass": name})
         return None
 

@@ -15,7 +15,7 @@ from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import apply_patch
 from controller.state.overlays import conflicting_overlays
 
 ALL = "all"
@@ -53,7 +53,7 @@ class Evaluation(PortUser):
                 continue
             status = {"status": {"conditions": to_wire(after)}}
             try:
-                await patched(self.ports, NODE_OVERLAY, overlay, status, subresource="status")
+                await apply_patch(self.ports, NODE_OVERLAY, overlay, status, subresource="status")
             except (ConflictError, NotFoundError):
                 # The overlay changed or was deleted, which may end a conflict: evaluate all again.
                 return timedelta(0)

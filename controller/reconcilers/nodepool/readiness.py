@@ -24,10 +24,10 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.options import GATE_DISABLED, gate_disabled
-from controller.reconcilers.newnodes.supply import unmatched
+from controller.reconcilers.newnodes.supply import requirement_mismatch
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import update_hashes
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import apply_patch
 from controller.state.registrations import Failure, Registrations
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
@@ -73,7 +73,7 @@ class Readiness(PortUser):
             return None
         pool = await self._retry(await self._hash(pool))
         node_class = self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
-        mismatch = await self._unmatched(pool, node_class)
+        mismatch = await self._requirement_mismatch(pool, node_class)
         after = self._conditions(pool, node_class, mismatch)
         used = self.cluster.usage_of(name)
         resources = {
@@ -97,7 +97,7 @@ class Readiness(PortUser):
             "nodes": nodes,
             "nodeClassObservedGeneration": generation,
         }
-        await patched(self.ports, NODE_POOL, pool, {"status": status}, subresource="status")
+        await apply_patch(self.ports, NODE_POOL, pool, {"status": status}, subresource="status")
         return again
 
     def _out_of_service_for(self, known: Sequence[Condition]) -> timedelta | None:
@@ -108,7 +108,7 @@ class Readiness(PortUser):
         left = closed.last_transition_time + OUT_OF_SERVICE - self.clock()
         return left if left > timedelta() else None
 
-    async def _unmatched(self, pool: NodePool, node_class: EC2NodeClass | None) -> str:
+    async def _requirement_mismatch(self, pool: NodePool, node_class: EC2NodeClass | None) -> str:
         """Return which of the pool's requirements no instance type meets; empty if one does.
 
         The result is cached while the pool and the types do not change, because each change of a
@@ -123,7 +123,9 @@ class Readiness(PortUser):
         except CloudProviderError:
             return before.problem if before and before.generation == generation else ""
         if before is None or before.generation != generation or before.types is not types:
-            before = self._matched[name] = _Match(generation, types, unmatched(pool, types))
+            before = self._matched[name] = _Match(
+                generation, types, requirement_mismatch(pool, types)
+            )
         return before.problem
 
     def _validation(self, pool: NodePool, mismatch: str) -> tuple[str, str]:
@@ -268,7 +270,7 @@ class Readiness(PortUser):
             return pool
         self.registrations.retry(pool.metadata.name)
         patch = {"metadata": {"annotations": {labels.RETRY: None}}}
-        return await patched(self.ports, NODE_POOL, pool, patch)
+        return await apply_patch(self.ports, NODE_POOL, pool, patch)
 
     async def _hash(self, pool: NodePool) -> NodePool:
         wanted = {
@@ -282,7 +284,7 @@ class Readiness(PortUser):
             claims = self.cluster.claims_of(pool.metadata.name)
             version = labels.NODEPOOL_HASH_VERSION
             await update_hashes(self.ports, claims, wanted, version=version)
-        return await patched(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
+        return await apply_patch(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
 
 
 def _node_inputs(node_class: EC2NodeClass | None) -> object:

@@ -63,7 +63,8 @@ class Arrivals(PortUser):
             return False
         present = self.cluster.replicas(owners)
         return all(
-            present[uid] >= _expected(workload) for uid, workload in zip(owners, found, strict=True)
+            present[uid] >= _expected_pods(workload)
+            for uid, workload in zip(owners, found, strict=True)
         )
 
 
@@ -71,7 +72,7 @@ def _controller(pod: Pod) -> OwnerReference | None:
     return next((owner for owner in pod.metadata.owner_references if owner.controller), None)
 
 
-def _expected(workload: Scalable) -> int:
+def _expected_pods(workload: Scalable) -> int:
     """Return how many pods a workload creates before it waits for some to be Ready."""
     if isinstance(workload, StatefulSet) and workload.spec.pod_management_policy != "Parallel":
         return 1

@@ -20,7 +20,7 @@ from controller.scheduling.results import NewNode
 from controller.state.pods import are_alike, controller_of
 
 
-def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
+def assign_pods(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
     """Return the nodes, with the queue's first pods on as few nodes as possible.
 
     Only pods of the same owner are exchanged: each node keeps its number of pods of each owner.

@@ -17,7 +17,7 @@ from controller.apis.kubernetes.pods import PodSpec
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.reconcilers.ports import Ports
 from controller.reconcilers.provisioning.unplaced import Unplaced
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import apply_patch
 from controller.scheduling.buffers import Fill
 from controller.state.buffers import buffer_of
 from controller.state.cluster import key_of
@@ -50,7 +50,7 @@ async def report_fills(ports: Ports, fills: Mapping[str, Fill]) -> None:
             continue
         patch = {"status": {"conditions": to_wire(after), "readyReplicas": ready}}
         try:
-            await patched(ports, CAPACITY_BUFFER, buffer, patch, subresource="status")
+            await apply_patch(ports, CAPACITY_BUFFER, buffer, patch, subresource="status")
         except (ConflictError, NotFoundError):
             continue  # the buffer changed or was deleted; the next round writes it
 

@@ -55,7 +55,7 @@ class Nomination(PortUser):
     spreads: DefaultSpreads
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))
 
-    async def launched(self, claim: NodeClaim) -> None:
+    async def nominate_on_launch(self, claim: NodeClaim) -> None:
         """Nominate the future node of a claim's instance, if EC2 reports its host name."""
         if not self.plan.expected_on(claim.metadata.name):
             return
@@ -81,18 +81,20 @@ class Nomination(PortUser):
         claim = self.cluster.claim_of(node) if node is not None else None
         if node is None or claim is None or taints.is_held(node.spec.taints) or not is_up(node):
             return
-        forgotten = [p for p in self.expected(claim, key) if not p.status.nominated_node_name]
+        forgotten = [p for p in self.expected_pods(claim, key) if not p.status.nominated_node_name]
         now = self.clock()
         await self._write_all([p for p in forgotten if self.plan.may_renominate(p, now)], key)
 
     async def nominate(self, claim: NodeClaim, name: str) -> None:
         """Nominate a claim's node for its pods; a failure is only logged."""
-        untold = [p for p in self.expected(claim, name) if p.status.nominated_node_name != name]
+        untold = [
+            p for p in self.expected_pods(claim, name) if p.status.nominated_node_name != name
+        ]
         await self._write_all(untold, name)
 
-    def expected(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
+    def expected_pods(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
         """Return the pods planned for a claim's node that can be nominated for it together."""
-        waiting = self.waiting(claim, name)
+        waiting = self.pending_pods(claim, name)
         if not any(map(must_spread, waiting)):
             return waiting
         return nominated_together(
@@ -102,7 +104,7 @@ class Nomination(PortUser):
             )
         )
 
-    def waiting(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
+    def pending_pods(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
         """Return the pending pods planned for a claim's node."""
         planned = self.plan.expected_on(name, claim.metadata.name)
         return self.spreads.apply(

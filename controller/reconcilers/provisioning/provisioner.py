@@ -33,7 +33,7 @@ from controller.reconcilers.newnodes.supply import (
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.arrivals import Arrivals
-from controller.reconcilers.provisioning.assignment import assigned
+from controller.reconcilers.provisioning.assignment import assign_pods
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.provisioning.gangrelease import GangRelease
@@ -192,13 +192,13 @@ class Provisioner(PortUser, ExpectedPods):
             self.cluster.state_node,
             self.clock(),
             undecided=undecided,
-            clearing=self._clearing(waiting),
+            clearing=self._nodes_to_be_freed(waiting),
         )
         self._nominate_planned((*waiting, *undecided), placed)
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
             return None
-        pools = self.registration_backoff.admitted(ready_pools(self.cluster.list(NODE_POOL)))
+        pools = self.registration_backoff.admit(ready_pools(self.cluster.list(NODE_POOL)))
         supplied = await supply(self.cloud, self.cluster, pools)
         snapshot = self.cluster.snapshot(supplied.types, pools, now=self.clock())
         return SolveInput(
@@ -243,7 +243,8 @@ class Provisioner(PortUser, ExpectedPods):
             extra=log_fields(pods, results),
         )
         results = dataclasses.replace(
-            results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.in_queue_order(pods)))
+            results,
+            new_nodes=tuple(assign_pods(results.new_nodes, self.cluster.in_queue_order(pods))),
         )
         made = await self._act(results, {p.key: p for p in pods}, solve_input.snapshot)
         await self._report_fills(fills, hosts(solved, made, virtual))
@@ -276,7 +277,7 @@ class Provisioner(PortUser, ExpectedPods):
         self.cluster.keep_for_buffers(hosting)
         await report_fills(self.ports, fills)
 
-    def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
+    def _nodes_to_be_freed(self, waiting: Sequence[Pod]) -> frozenset[str]:
         """Return the nodes nominated for pending pods on which other pods are terminating."""
         promised = {p.status.nominated_node_name for p in waiting} - {""}
         return frozenset(
@@ -304,9 +305,9 @@ class Provisioner(PortUser, ExpectedPods):
         for node, claim in zip(results.new_nodes, claims, strict=True):
             if claim is not None:
                 await asyncio.gather(
-                    *(self._nominated(pod, claim) for pod in _among(pods, node.pods))
+                    *(self._publish_nomination(pod, claim) for pod in _among(pods, node.pods))
                 )
-        await self._report_unplaced(self._unplaced(results, outcomes, pods))
+        await self._report_unplaced(self._unplaced_pods(results, outcomes, pods))
         await GangRelease(self.ports, self.plan).release(results.refused_gangs)
         return [claim.metadata.name if claim is not None else "" for claim in claims]
 
@@ -356,7 +357,7 @@ class Provisioner(PortUser, ExpectedPods):
             claims.append(outcome)
         return claims
 
-    async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
+    async def _publish_nomination(self, pod: Pod, claim: NodeClaim) -> None:
         await self.recorder.publish(
             POD,
             pod,
@@ -365,7 +366,7 @@ class Provisioner(PortUser, ExpectedPods):
             f"Pod should schedule on: nodeclaim/{claim.metadata.name}",
         )
 
-    def _unplaced(
+    def _unplaced_pods(
         self,
         results: Results,
         outcomes: Sequence[NodeClaim | ApiError | None],
@@ -423,10 +424,10 @@ def with_promised(snapshot: Snapshot) -> Snapshot:
     binds one of the claim's pods elsewhere. An earlier leader's NodeClaims may wait minutes for
     their launch.
     """
-    return dataclasses.replace(snapshot, nodes=tuple(map(_promised, snapshot.nodes)))
+    return dataclasses.replace(snapshot, nodes=tuple(map(_with_promised_capacity, snapshot.nodes)))
 
 
-def _promised(node: StateNode) -> StateNode:
+def _with_promised_capacity(node: StateNode) -> StateNode:
     claim = node.claim
     if claim is None or node.node is not None or node.provider_id:
         return node

@@ -94,7 +94,7 @@ class Resizing(PortUser):
         chosen = await asyncio.to_thread(evictions, pods, missing, snapshot, self.settings, now)
         if not chosen:
             return "No pods are evicted for it: evictable pods do not free enough capacity"
-        if stranded := await self._stranded(chosen, node, snapshot):
+        if stranded := await self._stranded_pod(chosen, node, snapshot):
             return f"No pods are evicted for it: pod {stranded}"
         resized = ", ".join(pod.key for pod in pods if pending_resize(pod) in deferred)
         for pod in chosen:
@@ -117,11 +117,11 @@ class Resizing(PortUser):
         return "" if mode is Mode.ACT else f"NodePool {name} is in mode {mode.value}"
 
     async def _snapshot(self) -> Snapshot:
-        pools = self.registration_backoff.admitted(ready_pools(self.cluster.list(NODE_POOL)))
+        pools = self.registration_backoff.admit(ready_pools(self.cluster.list(NODE_POOL)))
         types = (await supply(self.cloud, self.cluster, pools)).types
         return with_promised(self.cluster.snapshot(types, pools, now=self.clock()))
 
-    async def _stranded(self, chosen: Sequence[Pod], node: Node, snapshot: Snapshot) -> str:
+    async def _stranded_pod(self, chosen: Sequence[Pod], node: Node, snapshot: Snapshot) -> str:
         """Return one of the pods that no other node could hold, with the cause; empty if none."""
         leaving = {pod.key for pod in chosen}
         nodes = tuple(
@@ -164,7 +164,7 @@ class Resizing(PortUser):
                 f"Resize is infeasible on node {name}: {pending.message}. "
                 "Recreate the pod with these requests to have it run on a larger node"
             )
-        elif lack := _lacking(pod, node, pods):
+        elif lack := _lacking_resources(pod, node, pods):
             message = f"Resize is deferred: node {name} has {lack}. {prospect}"
         else:
             return  # Other pods have left: the kubelet is about to apply the resize.
@@ -178,18 +178,18 @@ class Resizing(PortUser):
         )
 
 
-def _lacking(pod: Pod, node: Node, pods: Sequence[Pod]) -> str:
+def _lacking_resources(pod: Pod, node: Node, pods: Sequence[Pod]) -> str:
     """Return which resources the node lacks for the resized pod, empty if it lacks none."""
     others = total(pod_requests(other) for other in pods if other is not pod)
     available = subtract(parse_resources(node.status.allocatable), others)
     return ", ".join(
         f"{format_quantity(max(available.get(name, 0), 0), name)} {name} available for the pod, "
         f"{format_quantity(amount, name)} requested"
-        for name, amount in sorted(_desired(pod).items())
+        for name, amount in sorted(_desired_requests(pod).items())
         if amount > available.get(name, 0)
     )
 
 
-def _desired(pod: Pod) -> Resources:
+def _desired_requests(pod: Pod) -> Resources:
     """Return the requests of the pod's spec, applied or not."""
     return pod_requests(msgspec.structs.replace(pod, status=PodStatus()))

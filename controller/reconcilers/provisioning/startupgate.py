@@ -74,23 +74,23 @@ class StartupGate(PortUser):
     _last_check: _Check | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def launched(self, claim: NodeClaim) -> None:
+    async def on_launch(self, claim: NodeClaim) -> None:
         """Nominate the future node for its pods while the claim's instance starts."""
-        await self.nomination.launched(claim)
+        await self.nomination.nominate_on_launch(claim)
 
-    async def joined(self, claim: NodeClaim, node: Node) -> bool:
+    async def on_join(self, claim: NodeClaim, node: Node) -> bool:
         """Nominate the node for its pods, or return True to hold it until they are nominated."""
         name = node.metadata.name
         if (
             self.nomination.plan.others_pending(claim.metadata.name, name)
-            and self.nomination.expected(claim, name)
+            and self.nomination.expected_pods(claim, name)
             and not self._keeps_off_daemons()
         ):
             return True
         await self.nomination.nominate(claim, name)
         return False
 
-    async def registered(self, node: Node) -> timedelta | None:
+    async def open_if_ready(self, node: Node) -> timedelta | None:
         """Open a held node, together with all other held nodes that are Ready.
 
         Returns how long the node still waits; None if it is open, or not Ready yet.
@@ -138,7 +138,7 @@ class StartupGate(PortUser):
             is_untried(pod)
             for node in nodes
             if (claim := self.cluster.claim_of(node)) is not None
-            for pod in self.nomination.expected(claim, node.metadata.name)
+            for pod in self.nomination.expected_pods(claim, node.metadata.name)
         )
         return 0 < untried <= TRIED_WITHIN_PATIENCE
 
@@ -179,7 +179,7 @@ class StartupGate(PortUser):
             (pod, name)
             for name, claim in claims.items()
             if claim is not None
-            for pod in self.nomination.expected(claim, name)
+            for pod in self.nomination.expected_pods(claim, name)
         ]
         node_of = {pod.key: name for pod, name in expected}
         queue = self.cluster.in_queue_order(pod for pod, _ in expected)

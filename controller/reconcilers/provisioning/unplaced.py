@@ -90,7 +90,7 @@ class Unplaced:
     def _message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
         impossible = [cause for cause in causes if pool_of(cause) and not is_limit(cause)]
         near = [cause for cause in causes if cause not in impossible]
-        near += self._refusals(self._unnamed(spec, causes))
+        near += self._refusals(self._unnamed_pools(spec, causes))
         far: list[str] = []
         for cause in impossible:
             far.append(cause)
@@ -100,7 +100,7 @@ class Unplaced:
         last = [lack for _, lack in self._unready]
         return "; ".join(dict.fromkeys((*near, *first, *far, *last))) or NO_POOLS
 
-    def _unnamed(self, spec: PodSpec, causes: tuple[str, ...]) -> list[str]:
+    def _unnamed_pools(self, spec: PodSpec, causes: tuple[str, ...]) -> list[str]:
         """Return the ready NodePools that could hold the pod and that no cause names.
 
         The pod cannot use them because of a topology domain or a volume. If its zone gets no nodes,

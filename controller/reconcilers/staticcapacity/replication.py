@@ -30,7 +30,7 @@ from controller.reconcilers.newnodes.supply import (
     supply,
     unavailable,
 )
-from controller.reconcilers.newnodes.writer import created
+from controller.reconcilers.newnodes.writer import create_claim
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
 from controller.scheduling.nodeclaims import node_from_template
@@ -95,7 +95,7 @@ class Replication(PortUser):
             and self.cluster.is_adopted(node.claim)
         ]
         # A replacement that an earlier leader began is completed here.
-        named = {node.name: _replaced(node) for node in running}
+        named = {node.name: _replaced_names(node) for node in running}
         replaced = named.keys() & frozenset[str]().union(*named.values())
         coming = [node for node in running if not node.initialized and named[node.name] & replaced]
         await self._end(running, len(running) - pool.spec.replicas - len(coming), replaced)
@@ -184,7 +184,7 @@ class Replication(PortUser):
         name = name or new_name(f"{pool.metadata.name}-")
         body = node_claim(name, pool, node, ())
         try:
-            return await created(self.api, self.recorder, pool, body, is_repeated=is_repeated)
+            return await create_claim(self.api, self.recorder, pool, body, is_repeated=is_repeated)
         except UnavailableError:
             self._unanswered_names[pool.metadata.name] = name
             raise
@@ -256,7 +256,7 @@ class Replication(PortUser):
         return 4, is_protected, cost, name
 
 
-def _replaced(node: StateNode) -> Set[str]:
+def _replaced_names(node: StateNode) -> Set[str]:
     """Return the names of the nodes that this one replaces."""
     assert node.claim is not None
     named = node.claim.metadata.annotations.get(labels.REPLACES, "")

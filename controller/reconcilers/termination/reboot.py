@@ -32,7 +32,7 @@ from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import plan_drain
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.gangrestart import GangRestart
-from controller.reconcilers.writing import delete, patched, with_condition, with_drain_until
+from controller.reconcilers.writing import apply_patch, delete, with_condition, with_drain_until
 
 POLL = timedelta(seconds=5)
 
@@ -87,12 +87,12 @@ class Reboots(PortUser):
         before = claim.metadata.annotations.get(labels.REBOOT_PRE_BOOT_ID)
         boot = node.status.node_info.boot_id
         if before is None:
-            if not await self._drained(claim, node, _since(asked)):
+            if not await self._drain(claim, node, _since(asked)):
                 return POLL
             annotated = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: boot}}}
-            claim = await patched(self.ports, NODE_CLAIM, claim, annotated)
+            claim = await apply_patch(self.ports, NODE_CLAIM, claim, annotated)
         elif before != boot:
-            return await self._issued(claim, node, asked)
+            return await self._record_reboot(claim, node, asked)
         self._tried.setdefault(claim.metadata.uid, self.clock())
         try:
             await self.cloud.reboot(claim.status.provider_id)
@@ -111,9 +111,9 @@ class Reboots(PortUser):
                 },
             )
             return POLL
-        return await self._issued(claim, node, asked)
+        return await self._record_reboot(claim, node, asked)
 
-    async def _drained(self, claim: NodeClaim, node: Node, since: datetime) -> bool:
+    async def _drain(self, claim: NodeClaim, node: Node, since: datetime) -> bool:
         """Evict pods, and delete none; returns whether no pod delays the reboot."""
         bound = durations.parse(
             claim.metadata.annotations.get(labels.REBOOT_TERMINATION_GRACE_PERIOD)
@@ -136,7 +136,7 @@ class Reboots(PortUser):
             await self.gangs.follow(node, lost)
         return drain.is_done and now >= since + SHORTEST_DRAIN
 
-    async def _issued(
+    async def _record_reboot(
         self, claim: NodeClaim, node: Node, asked: conditions.Condition
     ) -> timedelta | None:
         now = self.clock()
@@ -161,7 +161,7 @@ class Reboots(PortUser):
     async def _forget_initialization(self, node: Node) -> None:
         if labels.INITIALIZED in node.metadata.labels:
             without = {"metadata": {"labels": {labels.INITIALIZED: None}}}
-            await patched(self.ports, NODE, node, without)
+            await apply_patch(self.ports, NODE, node, without)
 
     async def _observe(self, claim: NodeClaim, node: Node) -> timedelta | None:
         """Wait until the node is Ready after another boot."""
@@ -225,7 +225,7 @@ class Reboots(PortUser):
 
     async def _end(self, claim: NodeClaim, reason: str, message: str) -> None:
         without = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: None}}}
-        claim = await patched(self.ports, NODE_CLAIM, claim, without)
+        claim = await apply_patch(self.ports, NODE_CLAIM, claim, without)
         await with_condition(
             self.ports, claim, REBOOTING, "False",
             reason=reason, message=message, now=self.clock(),
@@ -250,7 +250,7 @@ class Reboots(PortUser):
 
     async def _write_taints(self, node: Node, every: list[Taint]) -> None:
         patch = {"spec": {"taints": to_wire(every) or None}}
-        await patched(self.ports, NODE, node, patch)
+        await apply_patch(self.ports, NODE, node, patch)
 
 
 def _since(condition: conditions.Condition) -> datetime:

@@ -46,14 +46,14 @@ class Surge(PortUser):
         until_by_pod = self._until.setdefault(node.metadata.uid, {})
         until = until_by_pod.get(pod.metadata.uid)
         if until is None:
-            until = until_by_pod[pod.metadata.uid] = await self._rolled(pod, node)
+            until = until_by_pod[pod.metadata.uid] = await self._try_rollout(pod, node)
         return self.clock() < until
 
     def forget(self, node: Node) -> None:
         """Drop the state of a deleted node's pods."""
         self._until.pop(node.metadata.uid, None)
 
-    async def _rolled(self, pod: Pod, node: Node) -> datetime:
+    async def _try_rollout(self, pod: Pod, node: Node) -> datetime:
         """Restart the pod's Deployment if that helps; returns when to evict the pod."""
         now = self.clock()
         try:

@@ -32,7 +32,7 @@ from controller.reconcilers.termination.drain import Drain, plan_drain
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.termination.surge import Surge
-from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
+from controller.reconcilers.writing import apply_patch, delete, reason_for_end, with_condition
 
 POLL = timedelta(seconds=1)
 TAINT_DELAY = timedelta(seconds=5)
@@ -88,7 +88,7 @@ class Terminator(PortUser):
         node = await self._taint(node)
         deadline = claim.drain_deadline if claim is not None else None
         done = (
-            await self._drained(node, claim, deadline)
+            await self._drain(node, claim, deadline)
             and await self._volumes_detached(node, claim, deadline)
             and await self._instance_gone(node, claim, deadline)
         )
@@ -136,14 +136,12 @@ class Terminator(PortUser):
             "spec": {"taints": to_wire(taints)},
             "metadata": {"labels": {labels.EXCLUDE_FROM_LOAD_BALANCERS: "karpenter"}},
         }
-        updated = await patched(self.ports, NODE, node, patch)
+        updated = await apply_patch(self.ports, NODE, node, patch)
         fields = {"Node": node.metadata.name, "taint.Key": DISRUPTED.key}
         log.info("tainted node", extra=fields)
         return updated
 
-    async def _drained(
-        self, node: Node, claim: NodeClaim | None, deadline: datetime | None
-    ) -> bool:
+    async def _drain(self, node: Node, claim: NodeClaim | None, deadline: datetime | None) -> bool:
         """Evict or delete the pods that may be removed now; returns whether the drain is done.
 
         Pods are removed also after the node was drained once, because kube-scheduler may have bound
@@ -220,7 +218,7 @@ class Terminator(PortUser):
         now = self.clock()
         # Volumes of pods that are not evicted (DaemonSet and static pods) never detach.
         stay = [p for p in self.cluster.pods_on(node.metadata.name) if not is_drainable(p, now)]
-        held = volumes.attached(self.cluster, node.metadata.name, but_not_of=stay)
+        held = volumes.attached_volumes(self.cluster, node.metadata.name, but_not_of=stay)
         if not held:
             await self._set(claim, VOLUMES_DETACHED, "True")
             return True
@@ -286,7 +284,7 @@ class Terminator(PortUser):
         # same time, and the API server refuses a list that adds one again.
         left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
-            await patched(self.ports, NODE, node, {"metadata": {"finalizers": left}})
+            await apply_patch(self.ports, NODE, node, {"metadata": {"finalizers": left}})
             self.metrics.record_node_termination(node, self.clock())
             log.info("deleted node", extra={"Node": node.metadata.name})
         self._progress.pop(node.metadata.uid, None)

@@ -9,7 +9,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.state.cluster import Cluster
 
 
-def attached(cluster: Cluster, node_name: str, *, but_not_of: Iterable[Pod]) -> list[str]:
+def attached_volumes(cluster: Cluster, node_name: str, *, but_not_of: Iterable[Pod]) -> list[str]:
     """Return the names of the PersistentVolumes attached to a node, sorted.
 
     Volumes of the pods `but_not_of` are left out.
