@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from controller.apis.kubernetes.pods import Pod
+from controller.constraints import resources
 from controller.constraints.resources import in_resize, pod_requests
 from controller.state.sharing import Replicas
-from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, make_types
+from tests.builders import changed, make_node, make_nodepool, make_pod, make_snapshot, make_types
 from tests.expectations import expect_nodes, expect_on_existing, schedule_on
 
 INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
@@ -92,6 +93,41 @@ def test_the_capacity_of_a_pending_resize_is_not_used_by_others() -> None:
 
     expect_on_existing(schedule_on(world(resized("1", "1", "1")), [waiting]), "old", [waiting])
     expect_nodes(schedule_on(world(resized("1", "3", "3")), [waiting]), 1)
+
+
+def test_a_pod_in_resize_and_an_equal_pod_each_count_with_their_own_requests() -> None:
+    share = Replicas().share
+    running = tuple(
+        changed(share(pod), metadata={"name": name})
+        for name, pod in (("a", resized("1", "1", "1")), ("b", resized("1", "2", "2")))
+    )
+    world = make_snapshot(
+        make_nodepool(), types=make_types(4), nodes=[make_node("old")], pods=running
+    )
+    small, large = make_pod("small", cpu="500m"), make_pod("large", cpu="1500m")
+
+    assert running[0].spec.containers is running[1].spec.containers
+    expect_on_existing(schedule_on(world, [small]), "old", [small])
+    expect_nodes(schedule_on(world, [large]), 1)
+
+
+def test_the_requests_of_equal_running_pods_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Pod] = []
+
+    def counted(pod: Pod, resized: Any = None) -> dict[str, int]:
+        read.append(pod)
+        return pod_requests(pod, resized)
+
+    monkeypatch.setattr(resources, "pod_requests", counted)
+    share = Replicas().share
+    running = tuple(share(make_pod(name, cpu="1", node="old")) for name in ("a", "b", "c"))
+    world = make_snapshot(
+        make_nodepool(), types=make_types(4), nodes=[make_node("old")], pods=running
+    )
+
+    schedule_on(world, [])
+
+    assert read == [running[0]]
 
 
 def test_the_cluster_state_drops_container_status_that_equals_the_spec() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class ExistingNodes:
         self,
         nodes: Sequence[StateNode],
         *,
-        pods: Iterable[Pod],
+        pods: Sequence[Pod],
         daemons: Sequence[Daemon],
         axis: ResourceAxis,
     ) -> None:
@@ -142,7 +142,7 @@ class ExistingNodes:
             cached = self._cached[(key, allowed)] = np.array(truth, dtype=np.bool_)[codes]
         return cached
 
-    def _usage(self, pods: Iterable[Pod]) -> tuple[list[Resources], list[Resources]]:
+    def _usage(self, pods: Sequence[Pod]) -> tuple[list[Resources], list[Resources]]:
         """Return the requests of all pods per node, and those of DaemonSet pods per node.
 
         The pods' host ports are recorded in `ports`.
@@ -152,13 +152,23 @@ class ExistingNodes:
         # A node without a Node object has the name of its NodeClaim: pods are nominated for nodes
         # that have not registered yet.
         by_node = {state_node.name: index for index, state_node in enumerate(self.all)}
+        read: dict[tuple[object, ...], tuple[Resources, tuple[HostPort, ...]]] = {}
         for pod in pods:
             index = by_node.get(pod.spec.node_name)
             if index is None or is_terminal(pod):
                 continue
-            requests = resources.pod_requests(pod)
+            spec, resized = pod.spec, resources.in_resize(pod)
+            # Equal pods share the parts of their specs (`state.sharing`), which are read once.
+            key = (
+                *map(id, (spec.containers, spec.init_containers, spec.resources, spec.overhead)),
+                spec.host_network,
+                pod.key if resized else "",
+            )
+            if key not in read:
+                read[key] = resources.pod_requests(pod, resized), hostports.host_ports(spec)
+            requests, ports = read[key]
             used[index].append(requests)
-            self.ports[index].extend(hostports.host_ports(pod.spec))
+            self.ports[index].extend(ports)
             if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
                 daemon_used[index].append(requests)
         count = range(len(self.all))
