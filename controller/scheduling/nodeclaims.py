@@ -65,104 +65,140 @@ class ClaimTerms:
     fitting: dict[bytes, Indices] = field(default_factory=dict)
 
 
-class ClaimBuilder:
-    """Builds NodeClaims; the common part of equal ones is computed once."""
+class NodeClaimWriter:
+    """Builds NodeClaims for planned nodes; the common part of equal ones is computed once."""
 
     def __init__(
         self,
         *,
-        catalog: Catalog,
+        variants: Variants,
         headroom: LimitHeadroom,
         left: Vector,
+        devices: DeviceAllocator,
         settings: Settings,
         domains: Mapping[str, Sequence[str]],
     ) -> None:
-        """Build NodeClaims from a catalog.
+        """Build NodeClaims for nodes of these variants.
 
-        `left` (limits) are the remaining amounts after all packed nodes. `domains` are the domains
-        over which pods were spread, by label.
+        `left` (limits) are the remaining amounts after all packed nodes. `devices` has the solve's
+        allocations. `domains` are the domains over which pods were spread, by label.
         """
-        self._catalog = catalog
+        self._variants, self._catalog = variants, variants.catalog
         self._headroom = headroom
         self._left = left.copy()
+        self._devices = devices
         self._settings = settings
         self._domains = domains
         self._needs: list[Requirements] = []
-        self._numbers: dict[tuple[object, ...], int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}  # by needs
+        self._known_numbers: dict[tuple[object, ...], int] = {}  # by what the needs follow from
         self._terms: dict[tuple[int, int, frozenset[int], bool], ClaimTerms] = {}
-        self._spot = _spot_columns(catalog)
+        self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
+        self._spot = _spot_columns(self._catalog)
         self._greatest = headroom.per_row.max(axis=0, initial=0)
 
-    def needs_number(self, needs: Requirements) -> int:
-        """Return the number of a pod's needs, the requirements that its node must meet.
+    def write(self, planned: PlannedNode) -> NewNode | None:
+        """Return the NodeClaim of a planned node.
 
-        Equal needs have equal numbers.
+        None if fewer instance types hold its pods than `minValues` asks.
         """
-        number = self._numbers.setdefault(tuple(sorted(needs.items())), len(self._needs))
-        if number == len(self._needs):
-            self._needs.append(needs)
-        return number
+        if len(self._headroom.left):
+            return self._new_node(planned)  # Its instance types depend on the limits left.
+        key = planned.node_type, *((pod_group, len(keys)) for pod_group, keys in planned.members)
+        if key not in self._new_nodes:
+            self._new_nodes[key] = self._new_node(planned)
+        node = self._new_nodes[key]
+        return None if node is None else replace(node, pods=tuple(planned.keys))
 
-    def write(
-        self,
-        *,
-        pool: int,
-        reservation: int,
-        pods: Sequence[str],
-        requests: Resources,
-        needs_numbers: frozenset[int],
-        consumed: Vector,
-        annotations: Mapping[str, str],
-        excluded: Mask | None = None,
-    ) -> NewNode | None:
-        """Return the NodeClaim for these pods; None if fewer types hold them than `minValues` asks.
-
-        Args:
-            pool: the index of the NodePool.
-            reservation: the index of the capacity reservation that the node is packed on, or −1.
-            pods: the keys of the pods.
-            requests: the sum of the pods' requests, in thousandths of the resource's unit.
-            needs_numbers: the results of `needs_number` for the requirements of the pods.
-            consumed: for each limit, the amount that the packed node type uses. The amounts are
-                already subtracted from the remaining limits that the builder was made with.
-            annotations: the annotations of the NodeClaim.
-            excluded: marks the rows of the catalog that must not be listed; None excludes none.
-
-        """
-        axis = self._catalog.axis
+    def _new_node(self, planned: PlannedNode) -> NewNode | None:
+        """Return the NodeClaim of a planned node, without the cache."""
+        axis, settings = self._catalog.axis, self._settings
+        requests = resources.total(
+            resources.times(pod_group.pending.pod_class.signature.requests, len(keys))
+            for pod_group, keys in planned.members
+        )
         if any(amount > 0 and name not in axis for name, amount in requests.items()):
             return None
-        size = axis.vector(requests)
-        terms = self._terms_of(pool, reservation, needs_numbers, on_demand=False)
-        fitting = _types_holding(terms, size, excluded)
+        terms, fitting = self._fitting(planned, axis.vector(requests))
         if not len(fitting):
             return None
-        if not terms.launchable.spot[fitting[0]] and terms.launchable.any_spot:
-            terms = self._terms_of(pool, reservation, needs_numbers, on_demand=True)
-            fitting = _types_holding(terms, size, excluded)
+        # The consumption of the packed node type is already subtracted from the remaining limits.
+        consumed = self._headroom.per_row[self._variants.row_of[planned.node_type]]
         listed, relaxed = self._listed_rows(terms, fitting, consumed)
         if not len(listed):
             return None
         if relaxed not in terms.requirements_by_relaxed:
             terms.requirements_by_relaxed[relaxed] = _requirements(terms, relaxed)
         types, daemons = self._types(terms, listed)
-        policy = self._settings.min_values_policy
+        annotations = self._devices.annotations(pod_group for pod_group, _ in planned.members)
+        if terms.pool.minimums and settings.min_values_policy == BEST_EFFORT:
+            annotations[labels.MIN_VALUES_RELAXED] = str(relaxed).lower()
         return NewNode(
             node_pool=terms.pool.name,
             instance_types=types,
             requirements=terms.requirements_by_relaxed[relaxed],
             price=float(terms.launchable.prices[terms.launchable.rows == listed[0]][0]),
-            pods=tuple(pods),
+            pods=tuple(planned.keys),
             requests={
                 name: amount
                 for name, amount in resources.total((requests, daemons)).items()
                 if amount
             },
             labels=terms.labels,
-            annotations={**annotations, labels.MIN_VALUES_RELAXED: str(relaxed).lower()}
-            if terms.pool.minimums and policy == BEST_EFFORT
-            else annotations,
+            annotations=annotations,
         )
+
+    def _fitting(self, planned: PlannedNode, size: Vector) -> tuple[ClaimTerms, Indices]:
+        """Return the terms of a NodeClaim, and the indices of their types that hold the requests.
+
+        If the cheapest offering of these types is not spot, the terms require on-demand.
+        """
+        variants = self._variants
+        variant = variants.variant_of[planned.node_type]
+        ports = [port for pod_group, _ in planned.members for port in pod_group.pending.ports]
+        excluded = rows_with_used_ports(self._catalog, ports) if ports else None
+        key = (
+            int(variants.pool_of_variant[variant]),
+            int(variants.reservation_of_variant[variant]),
+            self._numbers_of(planned),
+        )
+        terms = self._terms_of(*key, on_demand=False)
+        fitting = _types_holding(terms, size, excluded)
+        if len(fitting) and terms.launchable.any_spot and not terms.launchable.spot[fitting[0]]:
+            terms = self._terms_of(*key, on_demand=True)
+            fitting = _types_holding(terms, size, excluded)
+        return terms, fitting
+
+    def _numbers_of(self, planned: PlannedNode) -> frozenset[int]:
+        """Return the numbers of the needs of a node's pods; equal needs have equal numbers."""
+        variant = int(self._variants.variant_of[planned.node_type])
+        numbers = set()
+        for pod_group, _ in planned.members:
+            eligibility = pod_group.pending.eligibility
+            needs = pod_group.needs or {}
+            key = (eligibility, pod_group.pins, tuple(sorted(needs.items())), variant)
+            number = self._known_numbers.get(key)
+            if number is None:
+                chosen = next(
+                    i
+                    for i, truth in enumerate(eligibility.variants_by_alternative)
+                    if truth[variant]
+                )
+                pinned = {key: one_of(value) for key, value in pod_group.pins}
+                all_needs = conjunction(
+                    eligibility.alternatives[chosen],
+                    eligibility.constraints.preferred,
+                    pinned,
+                    needs,
+                )
+                number = self._numbers.setdefault(
+                    tuple(sorted(all_needs.items())), len(self._needs)
+                )
+                if number == len(self._needs):
+                    self._needs.append(all_needs)
+                self._known_numbers[key] = number
+            numbers.add(number)
+        return frozenset(numbers)
 
     def _terms_of(
         self, pool: int, reservation: int, needs_numbers: frozenset[int], *, on_demand: bool
@@ -325,79 +361,6 @@ def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str
             if value is not None:
                 chosen[key] = value
     return dict(sorted(chosen.items()))
-
-
-class NodeClaimWriter:
-    """Builds NodeClaims for planned nodes; the needs of equal pods are cached."""
-
-    def __init__(
-        self,
-        *,
-        claims: ClaimBuilder,
-        variants: Variants,
-        headroom: LimitHeadroom,
-        devices: DeviceAllocator,
-    ) -> None:
-        """Build NodeClaims for these variants; `devices` has the solve's allocations."""
-        self._claims, self._variants = claims, variants
-        self._headroom, self._devices = headroom, devices
-        self._needs: dict[tuple[object, ...], int] = {}
-        self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
-
-    def write(self, planned: PlannedNode) -> NewNode | None:
-        """Return the new node for a planned node; None if too few instance types hold its pods."""
-        if len(self._headroom.left):
-            return self._new_node(planned)  # Its instance types depend on the limits left.
-        key = planned.node_type, *((pod_group, len(keys)) for pod_group, keys in planned.members)
-        if key not in self._new_nodes:
-            self._new_nodes[key] = self._new_node(planned)
-        node = self._new_nodes[key]
-        return None if node is None else replace(node, pods=tuple(planned.keys))
-
-    def _new_node(self, planned: PlannedNode) -> NewNode | None:
-        """Return the new node for a planned node, without the cache."""
-        variants = self._variants
-        variant = variants.variant_of[planned.node_type]
-        ports = [port for pod_group, _ in planned.members for port in pod_group.pending.ports]
-        return self._claims.write(
-            pool=int(variants.pool_of_variant[variant]),
-            reservation=int(variants.reservation_of_variant[variant]),
-            pods=planned.keys,
-            requests=resources.total(
-                resources.times(pod_group.pending.pod_class.signature.requests, len(keys))
-                for pod_group, keys in planned.members
-            ),
-            needs_numbers=self._numbers_of(planned),
-            consumed=self._headroom.per_row[variants.row_of[planned.node_type]],
-            annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
-            excluded=rows_with_used_ports(variants.catalog, ports) if ports else None,
-        )
-
-    def _numbers_of(self, planned: PlannedNode) -> frozenset[int]:
-        """Return the numbers of the needs of a node's pods."""
-        variant = int(self._variants.variant_of[planned.node_type])
-        numbers = set()
-        for pod_group, _ in planned.members:
-            eligibility = pod_group.pending.eligibility
-            needs = pod_group.needs or {}
-            key = (eligibility, pod_group.pins, tuple(sorted(needs.items())), variant)
-            number = self._needs.get(key)
-            if number is None:
-                chosen = next(
-                    i
-                    for i, truth in enumerate(eligibility.variants_by_alternative)
-                    if truth[variant]
-                )
-                pinned = {key: one_of(value) for key, value in pod_group.pins}
-                all_needs = conjunction(
-                    eligibility.alternatives[chosen],
-                    eligibility.constraints.preferred,
-                    pinned,
-                    needs,
-                )
-                number = self._needs[key] = self._claims.needs_number(all_needs)
-            numbers.add(number)
-        return frozenset(numbers)
 
 
 def node_from_template(pool: NodePool) -> NewNode:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from controller.scheduling.causes import TOO_FEW_TYPES, PlacementCauses
-from controller.scheduling.nodeclaims import ClaimBuilder, NodeClaimWriter
+from controller.scheduling.nodeclaims import NodeClaimWriter
 from controller.scheduling.nodes.occupancy import ExistingOccupancy
 from controller.scheduling.packing.formulation import ProblemBuilder
 from controller.scheduling.packing.plannednodes import PlannedNode, backfill
@@ -328,19 +328,14 @@ class Solver:
     def _results(self) -> Results:
         """Return the results, with a NodeClaim for every planned node."""
         writer = NodeClaimWriter(
-            claims=ClaimBuilder(
-                catalog=self._catalog,
-                headroom=self._headroom,
-                left=self._left[: len(self._headroom.left)],
-                settings=self._settings,
-                domains={
-                    group.key: self._launch_options.label_values(group.key)
-                    for group in self._groups
-                },
-            ),
             variants=self._variants,
             headroom=self._headroom,
+            left=self._left[: len(self._headroom.left)],
             devices=self._devices,
+            settings=self._settings,
+            domains={
+                group.key: self._launch_options.label_values(group.key) for group in self._groups
+            },
         )
         new_nodes: list[NewNode] = []
         for planned in self._planned:
