@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -21,6 +22,9 @@ HELP = frozenset({"-h", "--help"})
 
 UNREAD = 128 + signal.SIGPIPE
 """The exit code if the reader of a pipe ends first, as for any command that SIGPIPE ends."""
+
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a write to a full disk, beyond a quota, or beyond the size that a file may have."""
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -199,9 +203,20 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has ended, as `head` does; the rest of the output is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return UNREAD
+    except OSError as error:
+        if error.errno not in UNWRITABLE or argv[0] == "run":
+            raise
+        _discard_output()
+        print(f"cannot write standard output: {os.strerror(error.errno)}", file=sys.stderr)
+        return 2
     return code
+
+
+def _discard_output() -> None:
+    """Discard what is still buffered, so that the interpreter does not fail to write it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage() -> str:

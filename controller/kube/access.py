@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -30,6 +31,7 @@ MOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 PROXY_SCHEME = "http://"
+SERVER_SCHEMES = ("http://", "https://")
 
 EXEC_SECONDS = 60.0
 EARLY = timedelta(minutes=1)
@@ -140,6 +142,7 @@ class TokenCommand:
             end = datetime.fromisoformat(expires) if expires else None
         except subprocess.CalledProcessError as exc:
             said = exc.stderr.decode(errors="replace").strip()
+            said = said or f"exit code {exc.returncode}, and nothing on standard error"
             raise AccessError(f"exec plugin of the kubeconfig: {command} failed: {said}") from exc
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise AccessError(
@@ -304,9 +307,13 @@ def _access(config: Any, path: Path, name: str) -> Access:
     """Return the access that a context of a parsed kubeconfig gives."""
     if not isinstance(config, Mapping):
         raise AccessError(f"{path} is not a kubeconfig: expected a YAML mapping")
-    context = _named_section(
-        config, "contexts", name or config.get("current-context", ""), "context", path
-    )
+    chosen = name or config.get("current-context") or ""
+    if not chosen:
+        raise AccessError(
+            f"{path} has no current-context: `kubectl config use-context NAME` sets it, and "
+            "`kubectl config get-contexts` lists the names"
+        )
+    context = _named_section(config, "contexts", chosen, "context", path)
     cluster = _named_section(config, "clusters", context.get("cluster", ""), "cluster", path)
     user = (
         _named_section(config, "users", context["user"], "user", path)
@@ -319,7 +326,7 @@ def _access(config: Any, path: Path, name: str) -> Access:
             "it a token, a client certificate or an exec plugin"
         )
     return Access(
-        server=cluster["server"].rstrip("/"),
+        server=_server(cluster, path),
         ca=_pem(cluster, "certificate-authority", path),
         certificate=_pem(user, "client-certificate", path),
         key=_pem(user, "client-key", path),
@@ -330,6 +337,23 @@ def _access(config: Any, path: Path, name: str) -> Access:
         proxy=_proxy(cluster, path),
         server_name=cluster.get("tls-server-name", ""),
     )
+
+
+def _server(cluster: Mapping[str, Any], path: Path) -> str:
+    """Return the URL of the API server; as in kubectl, one without a scheme is HTTP."""
+    server = str(cluster["server"])
+    url = (server if "://" in server else f"http://{server}").rstrip("/")
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not url.startswith(SERVER_SCHEMES) or any(map(str.isspace, url)):
+        raise AccessError(
+            f"{path}: server {server!r}: expected the URL of an API server, such as "
+            "https://10.0.0.1:6443"
+        )
+    return url
 
 
 def _proxy(cluster: Mapping[str, Any], path: Path) -> str:

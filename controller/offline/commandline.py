@@ -171,6 +171,7 @@ def parse_with_settings(
     chosen, remaining = parser.parse_known_args(argv)
     flags = [f"--{setting.flag}" for setting in SETTINGS]
     unknown = [each for each in remaining if each.startswith("--") and _name(each) not in flags]
+    unknown = unknown or _misplaced(remaining)
     if unknown:
         _reject(parser, chosen, unknown, flags)
     if remaining and getattr(chosen, "world", None) is not None:
@@ -188,6 +189,16 @@ def _reject(
     options = [f"--{name.replace('_', '-')}" for name in vars(chosen)]
     similar = nearest(_name(unknown[0]), [*options, *flags])
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{similar}")
+
+
+def _misplaced(remaining: Sequence[str]) -> list[str]:
+    """Return the arguments that are neither flags of `run` nor the value of the flag before."""
+    before = ("", *remaining)
+    return [
+        argument
+        for previous, argument in zip(before, remaining, strict=False)
+        if not argument.startswith("--") and (not previous.startswith("--") or "=" in previous)
+    ]
 
 
 def _name(argument: str) -> str:

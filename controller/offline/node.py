@@ -84,7 +84,11 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 
 def _node_name(world: World, name: str) -> str:
-    """Return the name of a node, given by its own name or by its NodeClaim's name."""
+    """Return the name of a node, given by its own name or by its NodeClaim's name.
+
+    A resource before the name is dropped, as in `node/NAME` from `kubectl get -o name`.
+    """
+    name = name.rpartition("/")[2]
     for state in world.snapshot.nodes:
         if state.claim is not None and state.claim.metadata.name == name:
             return state.name

@@ -43,6 +43,17 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
         lambda: world_of(chosen.world, settings, environ), seconds=chosen.time_limit
     )
     pod = next((each for each in result.world.pods if each.key == name), None)
+    gates = [
+        gate.name
+        for each in result.world.gated_pods
+        if each.key == name
+        for gate in each.spec.scheduling_gates
+    ]
+    if gates:
+        outcome = f"waits until its scheduling gates are removed: {', '.join(gates)}"
+        if not write_data(chosen.output, {"pod": name, "answer": outcome, "reasons": []}):
+            print(f"{name} {outcome}")
+        return 0
     if pod is None:
         running = {each.key: each.spec.node_name for each in result.world.snapshot.pods}
         if name not in running:
@@ -61,9 +72,11 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 
 def _key(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    if "/" in chosen.pod:
+    """Return the pod's key; `pod/NAME` is a name, as in the output of `kubectl get -o name`."""
+    prefix, slash, name = chosen.pod.partition("/")
+    if slash and prefix not in {"pod", "pods", "po"}:
         return str(chosen.pod)
     namespace = chosen.namespace
     if not namespace and chosen.world is None:
         namespace = access_of(environ).namespace
-    return f"{namespace or 'default'}/{chosen.pod}"
+    return f"{namespace or 'default'}/{name if slash else chosen.pod}"

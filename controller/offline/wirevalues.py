@@ -66,6 +66,27 @@ def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...
     return tuple(convert(row, kind, _where(key, index, row)) for index, row in enumerate(rows))
 
 
+def readable(rows: list[Any], key: str, kind: type[_T]) -> tuple[list[Any], list[str]]:
+    """Return the objects that a world can have, and what is wrong with each of the others.
+
+    The API server accepts some objects that a world must not have, such as a NodePool with a
+    negative limit.
+    """
+    try:
+        objects({key: rows}, key, kind)
+    except WorldError:
+        kept, faults = [], []
+        for index, row in enumerate(rows):
+            try:
+                convert(row, kind, _where(key, index, row))
+            except WorldError as error:
+                faults.append(str(error))
+            else:
+                kept.append(row)
+        return kept, faults
+    return rows, []
+
+
 def convert(row: object, kind: type[_T], where: str) -> _T:
     """Return one object as a wire value; `where` names it in errors.
 

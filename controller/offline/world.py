@@ -83,6 +83,9 @@ class World:
     node_pools: tuple[NodePool, ...] = ()
     """All NodePools, including those that launch no nodes for pending pods."""
 
+    gated_pods: tuple[Pod, ...] = ()
+    """The pods with scheduling gates, which kube-scheduler and Joiner do not consider yet."""
+
 
 KINDS: Mapping[str, type[Wire]] = {
     "pods": Pod,
@@ -209,6 +212,7 @@ def compose(
         {name: _as_text(value) for name, value in settings.items() if name != "SCHEDULER_CONFIG"},
         tuple(spread(_buffer_pods(of))),
         node_pools,
+        tuple(pod for pod in pods if pod.spec.scheduling_gates and not pod.spec.node_name),
     )
 
 
@@ -312,9 +316,10 @@ def _is_usable(pool: NodePool) -> bool:
 
 
 def _is_provisionable(pod: Pod) -> bool:
-    """Whether the pod is pending, and not owned by a DaemonSet or a Node."""
+    """Whether the pod is pending, without a scheduling gate, and not of a DaemonSet or a Node."""
     return (
         not pod.spec.node_name
+        and not pod.spec.scheduling_gates
         and not is_terminal(pod)
         and not any(owner.kind in {"DaemonSet", "Node"} for owner in pod.metadata.owner_references)
     )

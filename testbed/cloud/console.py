@@ -165,6 +165,10 @@ def _pools(world: World, content: Content) -> list[tuple[str, str]]:
     name, zone = content.get("instanceType", "*"), content.get("zone", "*")
     if name != "*" and name not in offered:
         raise ValueError(f"{name} is not offered in {world.region}")
+    zones = sorted({each for of_type in offered.values() for each in of_type})
+    if zone != "*" and zone not in zones:
+        choices = ", ".join(zones)
+        raise ValueError(f"{zone} is not a zone of {world.region}; its zones are {choices}")
     return [
         (each, where)
         for each in ([name] if name != "*" else sorted(offered))

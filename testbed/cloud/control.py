@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 
-class ControlError(Exception):
+class ControlError(RuntimeError):
     """The control API refused a request; the message gives the reason."""
 
 

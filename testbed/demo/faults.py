@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from testbed.cloud.control import CloudControl
 
 CAPACITY_TYPES = ("spot", "on-demand")
+
+MOST_SECONDS = 3600
+"""The longest delay of an answer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,18 @@ def _slow(cloud: CloudControl, seconds: str) -> str:
     try:
         delay = float(seconds)
     except ValueError:
-        raise RuntimeError(f"{seconds!r} is not a number of seconds") from None
+        delay = math.nan
+    if not 0 <= delay <= MOST_SECONDS:
+        raise RuntimeError(f"{seconds!r} is not a number of seconds from 0 to {MOST_SECONDS}")
     cloud.order_fault(service=".*", times=None, delay=delay)
     return f"AWS answers every call {delay:g} s late"
 
 
 def _image(cloud: CloudControl, release: str) -> str:
+    try:
+        datetime.strptime(release, "%Y%m%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise RuntimeError(f"{release!r} is not a date such as 20261201") from None
     images = ", ".join(cloud.publish_images(release))
     return f"AWS publishes the AL2023 release {release} ({images}); nodes of al2023@latest drift"
 

@@ -184,7 +184,7 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     [
         pytest.param({"auth-provider": {"name": "x"}}, "not supported", id="a provider"),
         pytest.param({"exec": {"command": "no-such-program"}}, "cannot be run", id="no program"),
-        pytest.param({"exec": {"command": "false"}}, "false failed", id="a failure"),
+        pytest.param({"exec": {"command": "false"}}, "false failed: exit code 1", id="a failure"),
         pytest.param({"exec": {"command": "true"}}, "printed no token", id="nothing"),
         pytest.param({"tokenFile": "missing"}, "cannot read the token", id="no token"),
     ],
@@ -193,6 +193,13 @@ def test_an_invalid_value_is_named(tmp_path: Path, user: dict[str, Any], says: s
     write_kubeconfig(tmp_path / "config", user, {})
     with pytest.raises(AccessError, match=says):
         assert from_environment({"KUBECONFIG": str(tmp_path / "config")}).token
+
+
+def test_a_server_without_a_scheme_is_http_as_in_kubectl(tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "config", {}, {"server": "localhost:8080"})
+    assert from_environment({"KUBECONFIG": str(tmp_path / "config")}).server == (
+        "http://localhost:8080"
+    )
 
 
 def test_without_credentials_the_error_names_the_sources_searched(tmp_path: Path) -> None:
@@ -209,11 +216,22 @@ def test_without_credentials_the_error_names_the_sources_searched(tmp_path: Path
         pytest.param(b"\xff\xfe\x00", "cannot be used", id="not text"),
         pytest.param(b"current-context: here\ncontexts: 7", "cannot be used", id="a number"),
         pytest.param(b"current-context: here\ncontexts: [{}]", "cannot be used", id="no name"),
+        pytest.param(b"contexts: [{name: a}]", "has no current-context", id="no current context"),
+        pytest.param(b"current-context: ''", "has no current-context", id="an empty context"),
         pytest.param(
             b"current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\n"
             b"clusters: [{name: c, cluster: {}}]",
             "server",
             id="no server",
+        ),
+        *(
+            pytest.param(
+                b"current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\n"
+                b"clusters: [{name: c, cluster: {server: '" + server + b"'}}]",
+                "expected the URL of an API server",
+                id=f"the server {server.decode()}",
+            )
+            for server in (b"not a url", b"ftp://here", b"https://", b"https://here:port")
         ),
         pytest.param(
             b"current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,46 @@ def test_explain_names_the_node_of_a_pod(file: Path, capsys: pytest.CaptureFixtu
     assert "default/web schedules on a new node" in capsys.readouterr().out
 
 
+def test_explain_accepts_a_pod_as_kubectl_prints_it(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "pod", "pod/web", "--world", str(file)], {}) == 0
+    assert "default/web schedules on a new node" in capsys.readouterr().out
+
+
+def test_a_pod_with_a_scheduling_gate_waits_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gated = worlds.pod("gated", cpu=500, memory=512)
+    gated["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    file = tmp_path / "world.json"
+    file.write_text(json.dumps(world_with(gated)))
+
+    assert main(["explain", "pod", "gated", "--world", str(file)], {}) == 0
+    assert capsys.readouterr().out == (
+        "default/gated waits until its scheduling gates are removed: example.com/quota\n"
+    )
+    assert main(["solve", str(file), "--output", "json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["newNodes"] == []
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
+@pytest.mark.parametrize("output", ["json", "yaml", "table"])
+def test_a_full_disk_is_reported_without_a_traceback(file: Path, output: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "controller", "solve", str(file), "-o", output],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=CHECKOUT,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == "cannot write standard output: No space left on device\n"
+
+
 def test_explain_names_what_prevents_scheduling(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +226,8 @@ def test_an_invalid_option_is_refused_with_a_message(
         (["record", "--redcat"], "unrecognized arguments: --redcat; did you mean --redact?"),
         (["record", "--feature-gate=NodeRepair=true"], "did you mean --feature-gates?"),
         (["explain", "node", "a", "--outptu", "json"], "did you mean --output?"),
+        (["explain", "pod", "a", "b"], "unrecognized arguments: b"),
+        (["cost", "--log-level=debug", "world.json"], "unrecognized arguments: world.json"),
     ],
 )
 def test_a_mistyped_option_gets_a_suggestion_in_commands_with_settings(

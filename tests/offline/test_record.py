@@ -278,3 +278,19 @@ async def test_a_cluster_without_karpenter_is_recorded_with_the_types_of_its_zon
     assert [subnet.zone for subnet in market.asked.status.subnets] == ["zone-a"]
     assert market.asked.spec.resolved_ami_family == "AL2023"
     assert any("no NodePool: instance types for AL2023" in each for each in said)
+
+
+async def test_an_object_that_a_world_cannot_have_is_reported_and_left_out() -> None:
+    original = world(("a", "small", pods("web", 1)))
+    negative = node_pool("negative")
+    negative["spec"]["limits"] = {"cpu": "-1"}
+    original["nodePools"].append(negative)
+    said: list[str] = []
+
+    written = await record(original, said)
+
+    assert "negative" not in [pool.metadata.name for pool in load(written).node_pools]
+    assert [pool.metadata.name for pool in load(written).node_pools]
+    (fault,) = [sentence for sentence in said if "limits" in sentence]
+    assert "negative: spec.limits.cpu: '-1' is negative" in fault
+    assert fault.endswith("the world is without this object")

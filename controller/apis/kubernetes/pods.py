@@ -170,6 +170,12 @@ class SchedulingGroup(Wire):
     pod_group_name: str = ""
 
 
+class SchedulingGate(Wire):
+    """A gate that another controller removes before kube-scheduler considers the pod."""
+
+    name: str = ""
+
+
 class PodSpec(Wire):
     """The pod's requirements on its node."""
 
@@ -187,6 +193,7 @@ class PodSpec(Wire):
     priority_class_name: str = ""
     preemption_policy: str = ""
     scheduler_name: str = ""
+    scheduling_gates: list[SchedulingGate] = []
     host_network: bool = False
     resource_claims: list[PodResourceClaim] = []
     termination_grace_period_seconds: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -85,7 +86,10 @@ def read_folder(folder: Path) -> list[Wire]:
             if is_ours(pool):
                 found[pool.metadata.name] = wire
     if not found:
-        cause = "no NodePool found in its YAML files" if folder.is_dir() else os.strerror(2)
+        if folder.is_dir():
+            cause = "no NodePool found in its YAML files"
+        else:
+            cause = os.strerror(errno.ENOTDIR if folder.exists() else errno.ENOENT)
         raise CommandError(f"{folder}: {cause}")
     return list(found.values())
 

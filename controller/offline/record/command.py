@@ -59,6 +59,7 @@ from controller.offline.instancetypes import to_row
 from controller.offline.record.deployed import controller_options
 from controller.offline.record.redacting import redact
 from controller.offline.solve import read
+from controller.offline.wirevalues import readable
 from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, load
 from controller.options import Options, OptionsError, to_environment
 
@@ -244,8 +245,11 @@ async def record_cluster(
                 raise CommandError(f"cannot list {kind.plural}: {error}") from error
             report(f"cannot list {kind.plural}; the world will have none: {error}")
             continue
-        world[key] = [_without_secrets(to_wire(stored)) for stored in objects]
-        report(f"{kind.plural}: {len(objects)}")
+        rows = [_without_secrets(to_wire(stored)) for stored in objects]
+        world[key], faults = readable(rows, key, KINDS[key])
+        report(f"{kind.plural}: {len(world[key])}")
+        for fault in faults:
+            report(f"{fault}; the world is without this object")
     world["settings"] = settings_of(options)
     world["instanceTypes"] = await instance_types_of(api, source, report)
     return world

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from testbed.cloud import CloudControl
 from testbed.cloud.control import ControlError
+from testbed.demo.faults import FAULTS
 from tests.testbed.cloud.builders import Region, unique
 from tests.testbed.cloud.conftest import Aws
 
@@ -120,6 +121,25 @@ def test_an_ordered_fault_can_apply_to_one_principal_only(
     control.order_fault(service="ec2", code="Boom", principal="assumed-role/another", times=None)
 
     assert ec2.describe_subnets()["Subnets"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "complaint"),
+    [
+        ("capacity", ["m9.huge", "us-west-2a"], "m9.huge is not offered in us-west-2"),
+        ("capacity", ["m5.large", "us-east-1a"], "us-east-1a is not a zone of us-west-2"),
+        ("slow", ["-1"], "'-1' is not a number of seconds from 0 to 3600"),
+        ("slow", ["nan"], "'nan' is not a number of seconds"),
+        ("slow", ["1e9"], "'1e9' is not a number of seconds"),
+        ("image", ["abc"], "'abc' is not a date such as 20261201"),
+        ("image", ["20261301"], "'20261301' is not a date"),
+    ],
+)
+def test_a_fault_that_the_cloud_cannot_have_is_refused_with_a_message(
+    control: CloudControl, fault: str, arguments: list[str], complaint: str
+) -> None:
+    with pytest.raises(RuntimeError, match=complaint):
+        FAULTS[fault].act(control, *arguments)
 
 
 @pytest.mark.parametrize(
