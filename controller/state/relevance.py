@@ -33,7 +33,8 @@ def affects_disruption(kind: Kind[Any], before: Any, after: Any) -> bool:
 def _pod(pod: Pod) -> tuple[object, ...]:
     ready = conditions.is_true(pod.status.conditions, "Ready")
     metadata = pod.metadata
-    state = is_terminal(pod), metadata.is_deleting, ready, in_resize(pod)
+    resized = pod.spec.node_name and in_resize(pod)  # only a pod on a node is resized
+    state = is_terminal(pod), metadata.is_deleting, ready, resized
     return *state, metadata.labels, metadata.annotations, pod.spec
 
 

@@ -1,8 +1,8 @@
 """The path of a pod's CPU request through the controller, from the watch to CreateFleet.
 
-One pod is read from a watch, batched, encoded for the solver's process, solved (here in the same
-process), and its NodeClaim is launched by CreateFleet on the test cloud. A profiler looks at each
-call of a function in `controller`.
+One pod is read from a watch (its creation, and that it is unschedulable), batched, encoded for the
+solver's process, solved (here in the same process), and its NodeClaim is launched by CreateFleet on
+the test cloud. A profiler looks at each call of a function in `controller`.
 
 What counts is a module that has the request in hand: one of its functions takes or returns the
 amount of CPU. The amount is the quantity, the number of thousandths, or a row of an array with it;
@@ -29,6 +29,7 @@ import pytest
 
 from controller.apis.kinds import POD, Kind
 from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.pods import Pod
 from controller.aws.provider import AWSCloudProvider
 from controller.kube import decoding, watching
 from controller.manager.cloud.metered import MeteredCloud
@@ -43,7 +44,7 @@ from controller.state.spreads import DefaultSpreads
 from controller.telemetry.market import Market
 from tests.aws.builders import ready
 from tests.aws.conftest import Region
-from tests.builders import make_nodepool, make_pod
+from tests.builders import changed, make_nodepool, make_pod
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 MILLICORES = 1733
@@ -97,11 +98,11 @@ def families() -> Collection[str]:
     return ["m5"]
 
 
-class OneEvent:
-    """An API server that lists no pod, and whose watch reports one."""
+class Events:
+    """An API server that lists no pod, and whose watch has these lines."""
 
-    def __init__(self, line: bytes) -> None:
-        self._line = line
+    def __init__(self, *lines: bytes) -> None:
+        self._lines = lines
 
     async def pages(self, kind: Kind[Any]) -> AsyncGenerator[decoding.Page[Any], None]:
         yield decoding.Page(decoding.ListMeta(resource_version="7"), [])
@@ -109,7 +110,8 @@ class OneEvent:
     async def stream(
         self, kind: Kind[Any], params: Mapping[str, str], *, silence_seconds: float
     ) -> AsyncGenerator[bytes, None]:
-        yield self._line
+        for line in self._lines:
+            yield line
         await asyncio.Event().wait()
 
 
@@ -213,11 +215,17 @@ class Scenario:
         self.provisioner.batch_window.nudge("changed")
         await self.provisioner.run_once()
 
-    async def watch(self, line: bytes) -> None:
-        """Read an event of a watch of pods."""
-        async for change in watching.follow(OneEvent(line), POD):
+    async def watch(self, pod: Pod) -> None:
+        """Read the events of a pod: it is created, and then found unschedulable."""
+        created = changed(pod, status={"conditions": []}, metadata={"resource_version": "0"})
+        events = {"ADDED": created, "MODIFIED": pod}
+        lines = [
+            msgspec.json.encode({"type": type_, "object": to_wire(seen)})
+            for type_, seen in events.items()
+        ]
+        async for change in watching.follow(Events(*lines), POD):
             self.watches.take(POD, change)
-            if change.type == "ADDED":
+            if change.type == "MODIFIED":
                 return
 
 
@@ -229,10 +237,9 @@ async def test_a_cpu_request_passes_only_these_modules_and_is_read_once(
     world.seed(await ready(provider), make_nodepool())
     await scenario.round()  # reads the instance types, as before the first pod
     pod = make_pod("pod", requests={"cpu": QUANTITY, "memory": "3Gi"})
-    line = msgspec.json.encode({"type": "ADDED", "object": to_wire(pod)})
 
     with Trace() as trace:
-        await scenario.watch(line)
+        await scenario.watch(pod)
         await scenario.round()
     world.api.seed(pod)
     world.see()
