@@ -202,22 +202,28 @@ def test_no_other_nodes_cost_less_than_an_answer_that_is_called_cheapest(
     assert not packing.is_cheapest or packing.cost == least_by_trying(problem, no_nodes)
 
 
-def test_one_pod_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs: list[PackingProblem] = []
-    build = PriceModel.__init__
-
-    def counted(model: PriceModel, problem: PackingProblem, *, hurried: bool = False) -> None:
-        programs.append(problem)
-        build(model, problem, hurried=hurried)
-
-    monkeypatch.setattr(PriceModel, "__init__", counted)
+@pytest.mark.parametrize("sidecars", [0, 3])
+def test_the_cheapest_node_for_the_largest_pod_is_the_answer_if_it_holds_all(
+    sidecars: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(PriceModel, "__init__")  # A linear program would fail.
     snapshot = make_snapshot(make_nodepool(), types=make_types(2, 4, 8, 16))
+    small = [make_pod(f"small-{number}", cpu="100m") for number in range(sidecars)]
 
-    results = schedule([make_pod(cpu="3")], snapshot=snapshot)
+    results = schedule([make_pod(cpu="3"), *small], snapshot=snapshot)
 
     (node,) = results.new_nodes
-    assert node.requests["cpu"] == 3000
-    assert len(programs) == 1
+    assert node.requests["cpu"] == 3000 + 100 * sidecars
+    assert results.lower_bound == results.cost
+
+
+def test_pods_with_the_same_host_port_do_not_share_the_cheapest_node() -> None:
+    snapshot = make_snapshot(make_nodepool(), types=make_types(2, 4, 8, 16))
+    pods = make_pods(2, cpu="100m", host_ports=[8080])
+
+    results = schedule(pods, snapshot=snapshot)
+
+    assert len(results.new_nodes) == 2
 
 
 def test_the_bound_counts_whole_pods() -> None:

@@ -6,7 +6,9 @@ whose shape is nearest to the node's remaining capacity, so that the node's reso
 together. It opens the node type with the lowest price per value, then prices the remaining pods
 again.
 
-For 50 to 10,000 pods, `firstfit` gives a first packing before the program is solved.
+If one node holds all pods and costs no more than the most expensive of them alone, it is the
+answer, and no program is solved. For 50 to 10,000 pods, `firstfit` gives a first packing before the
+program is solved.
 
 Axes: see `problem`.
 
@@ -156,6 +158,9 @@ def pack(
     if not problem.demand[possible].sum():
         return Packing(left=problem.demand.copy(), headroom=problem.headroom.copy())
     progress = _Progress(reporter)
+    if (cheapest := _one_node(problem, possible)) is not None:
+        progress.report(cheapest)
+        return cheapest
     first = None
     if int(problem.demand.sum()) in FIRST_FIT and len(problem.demand) <= MAX_CLASSES:
         first = _first_fit(problem)
@@ -168,8 +173,7 @@ def pack(
     model = PriceModel(problem, hurried=True)
     quickest = _pack(problem, model, possible, model.balances(problem.demand)[0], True)
     progress.report(quickest)
-    quickest.is_cheapest = _is_cheapest(problem, possible, quickest)
-    if quickest.is_cheapest or expired():
+    if expired():
         return _better_of(quickest, first)
     # A program continues from its last solution. The thorough packings start from a new one, so
     # that their results do not depend on the quick packing.
@@ -182,15 +186,29 @@ def pack(
     return _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
 
 
-def _is_cheapest(problem: PackingProblem, possible: Mask, packing: Packing) -> bool:
-    """Whether all pods together cost no more than the most expensive of them alone.
+def _one_node(problem: PackingProblem, possible: Mask) -> Packing | None:
+    """Return one node for all pods that costs no more than one for the most expensive pod alone.
 
-    The price of the cheapest node that holds one pod is a lower bound on the cost of all pods. It
-    is the price of a whole node, unlike the program's bound.
+    No other nodes cost less, so the price is also the lower bound. Returns None if there is no such
+    node.
     """
-    pending = possible & (problem.demand > 0)
-    alone = np.where(problem.allowed[pending], problem.prices, np.inf).min(axis=1)
-    return not packing.left[possible].any() and packing.cost <= float(alone.max()) + SLACK
+    demand = np.where(possible, problem.demand, 0)
+    allowed = problem.allowed[demand > 0]
+    fits = allowed.all(axis=0) & (problem.capacity >= demand @ problem.sizes - SLACK).all(axis=1)
+    fits &= (problem.consumption <= problem.headroom + SLACK).all(axis=1)
+    price = np.where(fits, problem.prices, np.inf)
+    node_type = int(price.argmin())
+    least = float(np.where(allowed, problem.prices, np.inf).min(axis=1).max())
+    if price[node_type] > least or not problem.rules.allow(demand):
+        return None
+    return Packing(
+        opened=[OpenedNodes(node_type, demand)],
+        left=problem.demand - demand,
+        bound=least,
+        cost=least,
+        headroom=problem.headroom - problem.consumption[node_type],
+        is_cheapest=True,
+    )
 
 
 def _better_of(packing: Packing, first: Packing | None) -> Packing:

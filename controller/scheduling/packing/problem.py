@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 SLACK = 1e-9
@@ -38,6 +40,13 @@ class NodeRules:
     def count(self) -> int:
         """The number of groups."""
         return len(self.limit)
+
+    def allow(self, pods: Indices) -> bool:
+        """Whether these pods (units per class) may share a node."""
+        counted = self.counted @ pods
+        others = (self.owned & ~self.counted) @ pods > 0  # owners that the group does not count
+        most = np.where(self.repels & others, 0, self.limit)
+        return bool(((counted <= most) | ~self.owned[:, pods > 0].any(axis=1)).all())
 
 
 @dataclass(frozen=True, slots=True)
