@@ -22,6 +22,14 @@ Counts = npt.NDArray[np.int32]
 """For large arrays of small numbers that are read as a whole; half the size of `Indices`."""
 
 
+def run_starts(ordered: npt.NDArray[Any]) -> Mask:
+    """Mark where each run of equal values, or of equal rows, begins."""
+    begins = np.ones(len(ordered), dtype=np.bool_)
+    changes = ordered[1:] != ordered[:-1]
+    begins[1:] = changes.any(axis=1) if ordered.ndim > 1 else changes
+    return begins
+
+
 def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
     """Return where each distinct row first occurs, and for each row the number of its distinct row.
 
@@ -29,11 +37,9 @@ def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
     indices and inverse, which compares rows as structured values and takes up to ten times as long.
     """
     order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
-    ordered = rows[order]
-    begins = np.ones(len(rows), dtype=np.bool_)
-    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    begins = run_starts(rows[order])
     number = np.empty(len(rows), dtype=np.int64)
-    number[order] = np.cumsum(begins) - 1
+    number[order] = begins.cumsum() - 1
     return order[begins], number
 
 

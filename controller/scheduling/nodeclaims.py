@@ -256,15 +256,16 @@ class NodeClaimWriter:
         rows, prices = catalog.row_of[columns], catalog.price[columns]
         spot = self._spot[columns]
         order = np.lexsort((rows, ~spot, prices))
-        rows, prices, spot = rows[order], prices[order], spot[order]
-        _, first = np.unique(rows, return_index=True)
-        first = np.sort(first)
+        # Of equal indices in an assignment the last counts: here a row's cheapest offering.
+        first = np.zeros(len(catalog.types), dtype=np.int64)
+        first[rows[order[::-1]]] = order[::-1]
+        cheapest = order[first[rows[order]] == order]
         return LaunchableTypes(
-            rows=rows[first],
-            prices=prices[first],
-            spot=spot[first],
+            rows=rows[cheapest],
+            prices=prices[cheapest],
+            spot=spot[cheapest],
             any_spot=bool(spot.any()),
-            capacity=catalog.allocatable[rows[first]],
+            capacity=catalog.allocatable[rows[cheapest]],
         )
 
     def _types(self, terms: ClaimTerms, listed: Indices) -> tuple[tuple[str, ...], Resources]:

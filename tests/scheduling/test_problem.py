@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from controller.scheduling.catalog import variants
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.problem import scheduling_problem
-from controller.scheduling.scheduler import never
+from controller.scheduling.scheduler import never, schedule
 from controller.scheduling.settings import Settings
 from controller.scheduling.solver import Solver
 from tests.builders import by_hostname, make_node, make_nodepool, make_pods, make_snapshot, spread
@@ -41,3 +44,15 @@ def test_solving_a_problem_twice_gives_the_same_answer() -> None:
     assert first == second
     assert first.existing_nodes
     assert first.new_nodes
+
+
+def test_more_combinations_of_labels_than_fit_into_a_number_change_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    snapshot = make_snapshot(make_nodepool("a", weight=10), make_nodepool("b"))
+    pods = make_pods(9, labels=WEB, spreads=[spread(WEB)])
+    results = schedule(pods, snapshot=snapshot)
+
+    monkeypatch.setattr(variants, "MAX_CODES", 1)
+
+    assert schedule(pods, snapshot=snapshot) == results

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from controller.constraints.requirements import one_of
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, run_starts
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.topology.spread import Pins
 
@@ -27,7 +27,7 @@ class LaunchOptions:
         self._capacity = np.ascontiguousarray(capacity.T)
         self._capacity_or_one = np.maximum(self._capacity, 1)
         # Node types are ordered by variant.
-        self._first_node_type = np.flatnonzero(np.diff(variants.variant_of, prepend=-1))
+        self._first_node_type = np.flatnonzero(run_starts(variants.variant_of))
         self._present = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
         self._present[variants.variant_of] = True
         self._fits: dict[bytes, Mask] = {}

@@ -21,10 +21,21 @@ from controller.constraints.requirements import (
     any_value,
     one_of,
 )
-from controller.scheduling.arrays import Indices, Mask, Matrix, ResourceAxis, Vector
+from controller.scheduling.arrays import (
+    Indices,
+    Mask,
+    Matrix,
+    ResourceAxis,
+    Vector,
+    run_starts,
+)
 from controller.scheduling.catalog.offerings import Catalog, Codes
 
 Ports = tuple[HostPort, ...]
+
+MAX_CODES = 2**62
+"""Greatest number of possible profiles that are numbered without gaps only at the end. With more, a
+number might not fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +256,14 @@ def _profiles(
     for rows in ports_taken:
         parts.append(rows[catalog.row_of[chosen]].astype(np.int64))
         widths.append(2)
-    code = np.zeros(len(chosen), dtype=np.int64)
+    code, count = np.zeros(len(chosen), dtype=np.int64), 1
     for part, width in zip(parts, widths, strict=True):
-        # Numbering the tuples after each part keeps the codes small enough for 64 bits.
-        _, code = np.unique(code * max(width, 1) + part, return_inverse=True)
-    _, first = np.unique(code, return_index=True)
-    return code, np.stack([part[first] for part in parts], axis=1)
+        if count * width > MAX_CODES:
+            distinct, code = np.unique(code, return_inverse=True)
+            count = len(distinct)
+        code, count = code * width + part, count * max(width, 1)
+    _, first, profile_of = np.unique(code, return_index=True, return_inverse=True)
+    return profile_of, np.stack([part[first] for part in parts], axis=1)
 
 
 def _split(
@@ -280,11 +293,10 @@ def _cheapest(
 ) -> tuple[Indices, Indices, Vector]:
     """Return the cheapest column per profile and row: profiles, rows, and prices in $/h."""
     rows, price = catalog.row_of[chosen], catalog.price[chosen]
-    order = np.lexsort((price, rows, profile_of))
-    profile, row = profile_of[order], rows[order]
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = (profile[1:] != profile[:-1]) | (row[1:] != row[:-1])
-    return profile[first], row[first], price[order][first]
+    pair = profile_of * len(catalog.types) + rows
+    order = np.lexsort((price, pair))
+    first = order[run_starts(pair[order])]
+    return profile_of[first], rows[first], price[first]
 
 
 def _node_types_of_variants(type_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
@@ -292,11 +304,10 @@ def _node_types_of_variants(type_profile: Indices, source: Indices) -> tuple[Ind
 
     Returns the variant and the node type of each pair.
     """
-    starts = np.searchsorted(type_profile, np.arange(type_profile.max(initial=-1) + 2))
-    variants, indices = [], []
-    for variant, profile in enumerate(source.tolist()):
-        inside = np.arange(starts[profile], starts[profile + 1])
-        indices.append(inside)
-        variants.append(np.full(len(inside), variant, dtype=np.int64))
-    empty = np.zeros(0, dtype=np.int64)
-    return np.concatenate([*variants, empty]), np.concatenate([*indices, empty])
+    count = np.bincount(type_profile)
+    start = np.cumsum(count) - count
+    count_of_variant = count[source]
+    # The difference between a pair's node type and its position is the same within a variant.
+    offset = start[source] - (np.cumsum(count_of_variant) - count_of_variant)
+    variants = np.repeat(np.arange(len(source)), count_of_variant)
+    return variants, np.arange(len(variants)) + offset[variants]

@@ -180,7 +180,7 @@ class FluidProgram:
         chosen = np.zeros_like(self._allowed)
         count_per_class = min(FEW_PAIRS, self._node_types)
         best = np.argpartition(cost, count_per_class - 1, axis=1)[:, :count_per_class]
-        np.put_along_axis(chosen, best, True, axis=1)
+        chosen[np.arange(len(best))[:, None], best] = True
         return chosen & self._allowed
 
     def _add_pairs(self, chosen: Mask) -> None:
@@ -201,6 +201,8 @@ class FluidProgram:
 
     def _add_slots(self, classes: Indices, node_types: Indices) -> None:
         """Add the rows of groups on node types that get their first pair of a member."""
+        if not len(self._limits):
+            return
         pairs, groups = np.nonzero(self._members[:, classes].T)
         new = np.zeros_like(self._slot_rows, dtype=np.bool_)
         new[groups, node_types[pairs]] = True
@@ -230,12 +232,13 @@ class FluidProgram:
         self._model.changeRowsBounds(len(rows), rows, demand, demand)
         for _ in range(MAX_ROUNDS):
             self._model.run()
-            duals = np.array(self._model.getSolution().row_dual)
+            solution = self._model.getSolution()
+            duals = np.array(solution.row_dual)
             new_pairs = self._improving_pairs(duals, demand)
             if not new_pairs.any():
                 break
             self._add_pairs(new_pairs)
-        return self._solution(duals)
+        return self._solution(np.array(solution.col_value), duals)
 
     def _slot_prices(self, duals: Vector) -> Matrix:
         """Return the prices of slots; groups × node types, 0 where the program has no row."""
@@ -261,20 +264,21 @@ class FluidProgram:
         gain = np.where(self._allowed & ~self._pairs_in, values[:, None] - cost, -np.inf)
         gain[demand <= 0] = -np.inf
         new_pairs = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
+        if not new_pairs.any():
+            return new_pairs
         classes_with_demand = max(int((demand > 0).sum()), 1)
         count_per_class = min(max(FEW_PAIRS, ENOUGH_PAIRS // classes_with_demand), self._node_types)
         best = np.argpartition(-gain, count_per_class - 1, axis=1)[:, :count_per_class]
         chosen = np.zeros_like(new_pairs)
-        np.put_along_axis(chosen, best, True, axis=1)
+        chosen[np.arange(len(best))[:, None], best] = True
         return new_pairs & chosen
 
-    def _solution(self, duals: Vector) -> FluidSolution:
-        """Return the solution that belongs to these duals."""
+    def _solution(self, columns: Vector, duals: Vector) -> FluidSolution:
+        """Return the solution with these values of the columns and these duals of the rows."""
         end = self._first_limit_row + len(self._headroom)
         limit_prices = np.maximum(-duals[self._first_limit_row : end], 0)
-        bought = np.array(self._model.getSolution().col_value)[: self._node_types]
         return FluidSolution(
-            bought=bought,
+            bought=columns[: self._node_types],
             resource_prices=self._resource_prices(duals),
             values=duals[self._first_class_row : self._first_limit_row],
             slot_prices=self._slot_prices(duals),

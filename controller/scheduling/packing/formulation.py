@@ -176,7 +176,9 @@ class ProblemBuilder:
         packable, undominated = remove_dominated(
             allowed, labelled, variants.price, capacity, consumption
         )
-        node_types = np.union1d(undominated if proving else packable, keep)
+        node_types = undominated if proving else packable
+        if len(keep):
+            node_types = np.union1d(node_types, keep)
         demand = np.array([packing_class.units for packing_class in classes], dtype=np.int64)
         allowed = allowed[:, node_types]
         prices = self._prices[node_types]
@@ -330,6 +332,8 @@ def raise_to_floor(prices: Vector) -> Vector:
     The order of the prices stays the same.
     """
     tiny = prices < PRICE_FLOOR
+    if not tiny.any():
+        return prices
     top = prices[tiny].max(initial=0.0) or 1.0
     return np.where(tiny, PRICE_FLOOR * (1.0 + np.minimum(prices, top) / (2.0 * top)), prices)
 

@@ -114,7 +114,7 @@ class _Filling:
         value_weight: float,
     ) -> _Filling:
         """Return the nodes with the pods `start` on them."""
-        sampled = dual_prices.samples.of(left) | start.any(axis=0)
+        sampled = dual_prices.sampled(left) | start.any(axis=0)
         columns = np.flatnonzero(sampled & problem.allowed[:, node_types].any(axis=1))
         sizes = problem.sizes[columns]
         weights = dual_prices.resource_prices[node_types]
@@ -122,7 +122,7 @@ class _Filling:
         # The score is the cosine of a pod's requests and the node's remaining capacity, both times
         # the resource prices. `inverse_norm` is 1 / the length of the weighted requests.
         inverse_norm = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
-        length = np.linalg.norm(problem.capacity[node_types] * weights, axis=1)[:, None] + ROUNDING
+        length = np.sqrt(np.square(problem.capacity[node_types] * weights).sum(axis=1))
         worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
         held = start[:, columns]
         supply = np.where(problem.allowed[columns][:, node_types].T, left[columns] - held, 0)
@@ -137,7 +137,7 @@ class _Filling:
             inverse_norm=inverse_norm,
             # Scarce classes, of which a node takes few, come first: every node that is opened
             # should hold one of them, or they alone will need more nodes.
-            static_score=SIZE_WEIGHT / (inverse_norm * length)
+            static_score=SIZE_WEIGHT / (inverse_norm * (length[:, None] + ROUNDING))
             + value_weight * np.minimum(worth, MAX_VALUE_RATIO)
             + dual_prices.scarce[None, columns],
             remaining=problem.capacity[node_types] - held @ sizes + SLACK,
@@ -162,7 +162,7 @@ class _Filling:
         # Remaining capacity only shrinks, so a class that fits nowhere now never will. Dropping
         # classes copies arrays, which pays once more than half of them fit nowhere.
         fitting_classes = np.asarray(self.fits.any(axis=0))
-        if len(self.unfilled) and 2 * fitting_classes.sum() < len(fitting_classes):
+        if len(self.unfilled) and 2 * np.count_nonzero(fitting_classes) < len(fitting_classes):
             self._keep_classes(fitting_classes)
         return bool(len(self.unfilled))
 
@@ -205,14 +205,13 @@ class _Filling:
         taken = self.sizes[chosen]
         times = np.minimum((self.remaining * self.per_size[chosen]).min(axis=1), MAX_PODS)
         amount = np.maximum((np.floor(times) * SHARE_AT_ONCE).astype(np.int64), 1)
-        amount = np.minimum(amount, self.supply[rows, chosen])
+        supply = self.supply[rows, chosen]
+        amount = np.minimum(amount, supply)
         if len(self.occupancy.limit):
             amount = np.minimum(amount, self.occupancy.spare(chosen))
         self.counts[self.unfilled, self.columns[chosen]] += amount
-        # If rules allow no more pods of the class, its supply becomes 0, so every step leaves fewer
-        # candidates and the loop ends.
-        left = self.supply[rows, chosen]
-        self.supply[rows, chosen] = np.where(amount > 0, left - amount, 0)
+        # The amount is at least 1: the chosen class fits, and `spare` is at least 1.
+        self.supply[rows, chosen] = supply - amount
         self.remaining -= amount[:, None] * taken
         self.occupancy.add(chosen, amount)
         if self.many and score.shape[1] > FURTHER_CLASSES:

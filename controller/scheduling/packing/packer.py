@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import numpy as np
 
@@ -491,7 +492,7 @@ class Spend:
         self._bought = dual_prices.bought.copy()
         self._worthy = dual_prices.tight | (dual_prices.bought > TINY)
         prices = problem.prices[dual_prices.bought > TINY]
-        self.typical_price = float(np.median(prices)) if len(prices) else 0.0
+        self.typical_price = median(prices.tolist()) if len(prices) else 0.0
 
     def open(self, *, siblings: bool) -> Mask:
         """Mark the node types of which the program bought nodes that are not opened yet.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows, run_starts
 
 CHUNK = 64
 """Number of node types that are compared with all others at once; more take memory, fewer time."""
@@ -64,11 +64,12 @@ def pareto_front(ordered: Indices, merit: Matrix) -> Indices:
     kept = ordered[:0]
     for start in range(0, len(ordered), CHUNK):
         block = ordered[start : start + CHUNK]
-        beaten = _no_better(merit[block], merit[kept]).any(axis=1)
-        block = block[~beaten]
+        if len(kept):
+            block = block[~_no_better(merit[block], merit[kept]).any(axis=1)]
         better = _no_better(merit[block], merit[block])
         # Of node types with equal merits the first stays.
-        better &= np.tri(len(block), k=-1, dtype=np.bool_) | ~better.T
+        index = np.arange(len(block))
+        better &= (index < index[:, None]) | ~better.T
         kept = np.concatenate([kept, block[~better.any(axis=1)]])
     return kept
 
@@ -97,6 +98,5 @@ def price_ladder(
     rung = np.floor(np.log(price) / np.log(step))
     merit = (size / size.max(axis=0)).sum(axis=1) / price
     order = np.lexsort((-merit, rung, shape))
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = (shape[order][1:] != shape[order][:-1]) | (rung[order][1:] != rung[order][:-1])
+    first = run_starts(np.stack([shape, rung], axis=1)[order])
     return np.sort(ordered[order[first]])

@@ -109,7 +109,7 @@ class DualPrices:
     `bought`: node types, nodes that the program buys. `resource_prices`: node types × resources.
     `values`: classes, in $/h. `scarce`: classes for which rules about sharing a node, and not only
     resources, make the program buy nodes. `tight`: node types that are worth their price, bought or
-    not. `samples`: the samples of classes.
+    not. `samples`: the samples of classes, or None if the classes are few.
 
     A lower bound on the cost of a demand is `demand @ values + limit_value`, in $/h.
     """
@@ -120,7 +120,11 @@ class DualPrices:
     scarce: Mask
     tight: Mask
     limit_value: float
-    samples: Samples
+    samples: Samples | None
+
+    def sampled(self, left: Indices) -> Mask:
+        """Mark the classes with pods left; if they are many, only a sample of them."""
+        return left > 0 if self.samples is None else self.samples.of(left)
 
 
 _PricedNodeTypes = tuple[FluidSolution, Matrix, Matrix]
@@ -158,7 +162,7 @@ class PriceModel:
         self._bundle_of, self._bundles = self._find_bundles()
         self._bundle_sizes = self._mean_sizes()
         self._program = self._build_program()
-        self._stratum = strata(problem)
+        self._stratum = strata(problem) if len(problem.demand) > MANY_CLASSES else None
         self._first: tuple[bytes, _PricedNodeTypes] | None = None
         self.family = families(problem)
 
@@ -188,20 +192,21 @@ class PriceModel:
         # A pod is worth the least that it costs on any node type that allows it. These values are a
         # feasible dual, so no set of nodes for the demand costs less.
         values = np.where(problem.allowed, cost, np.inf).min(axis=1, initial=np.inf)
-        bought = np.zeros(len(problem.prices))
-        bought[self._node_types] = prices.bought
         worth = (self._capacity * resource_prices).sum(axis=1) + self._limits @ slot_prices
         scarce = self._members.T @ (prices.slot_prices @ prices.bought) > TINY
         # Leaving the pod out at its penalty is the alternative to any node type.
         values = np.minimum(values, problem.penalty)
+        samples = None
+        if self._stratum is not None:
+            samples = Samples(self._stratum, np.lexsort((-values, self._stratum)))
         return DualPrices(
-            bought=bought,
+            bought=self._bought(prices),
             resource_prices=self._weights(resource_prices, balance) / self._scale,
             values=values,
             scarce=scarce,
             tight=worth >= WORTH_ITS_PRICE * problem.prices,
             limit_value=prices.limit_value,
-            samples=Samples(self._stratum, np.lexsort((-values, self._stratum))),
+            samples=samples,
         )
 
     def _solve(self, left: Indices) -> _PricedNodeTypes:
@@ -216,6 +221,12 @@ class PriceModel:
         self._first = self._first or (key, priced)
         return priced
 
+    def _bought(self, prices: FluidSolution) -> Vector:
+        """Return the nodes of each node type that the program buys."""
+        bought = np.zeros(len(self._problem.prices))
+        bought[self._node_types] = prices.bought
+        return bought
+
     def balances(self, left: Indices) -> tuple[float, ...]:
         """Return the weights of the shape of demand to try, probably the best first.
 
@@ -224,10 +235,9 @@ class PriceModel:
         resource, the other resource is free to the program only because it buys nodes in fractions.
         The shape of demand is then more important.
         """
-        dual_prices = self.dual_prices(left, balance=0.0)
-        spent = dual_prices.bought @ (
-            dual_prices.resource_prices[:, :2] * self._problem.capacity[:, :2]
-        )
+        prices, resource_prices, _ = self._solve(left)
+        weights = self._weights(resource_prices, NO_WEIGHT) / self._scale
+        spent = self._bought(prices) @ (weights[:, :2] * self._problem.capacity[:, :2])
         if spent.min() < LOPSIDED * spent.sum():
             return HIGH_WEIGHT, NORMAL_WEIGHT, NO_WEIGHT
         return NO_WEIGHT, HIGH_WEIGHT, NORMAL_WEIGHT
@@ -268,10 +278,10 @@ class PriceModel:
             inside = np.flatnonzero(sign == number)
             order = np.lexsort((-problem.prices[inside], -merit[inside, 0]))
             best.append(pareto_front(inside[order], merit))
-        fine = self._thin_prices(best, FINE_STEP)
-        large = problem.allowed.size > MANY_PAIRS
-        if large and len(self._limits) and len(fine) <= FEW_NODE_TYPES:
-            return fine, True
+        if problem.allowed.size > MANY_PAIRS and len(self._limits):
+            fine = self._thin_prices(best, FINE_STEP)
+            if len(fine) <= FEW_NODE_TYPES:
+                return fine, True
         return self._thin_prices(best, STEP), False
 
     def _thin_prices(self, parts: Sequence[Indices], step: float) -> Indices:
