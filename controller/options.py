@@ -673,7 +673,7 @@ class Options:
             OptionsError: a flag is unknown, a value is not allowed, or `CLUSTER_NAME` is missing.
 
         """
-        given = _given(argv, environ)
+        given = _given_texts(argv, environ)
         if not given["CLUSTER_NAME"]:
             raise OptionsError("CLUSTER_NAME", "", "the name of the EKS cluster")
         values = {
@@ -740,8 +740,8 @@ def value_of(text: str, kind: Any, *, key: str) -> Any:
         OptionsError: the text is not allowed.
 
     """
-    words = allowed(kind)
-    kind, bounds = _bounded(kind)
+    words = describe_allowed(kind)
+    kind, bounds = _split_bounds(kind)
     if typing.get_origin(kind) is Literal:
         if text not in typing.get_args(kind):
             raise OptionsError(key, text, words)
@@ -757,9 +757,9 @@ def value_of(text: str, kind: Any, *, key: str) -> Any:
     return value
 
 
-def allowed(kind: Any) -> str:
+def describe_allowed(kind: Any) -> str:
     """Return a description of the texts that `value_of` accepts for a type."""
-    kind, bounds = _bounded(kind)
+    kind, bounds = _split_bounds(kind)
     if typing.get_origin(kind) is Literal:
         return " or ".join(typing.get_args(kind))
     if dataclasses.is_dataclass(kind):
@@ -772,7 +772,7 @@ def allowed(kind: Any) -> str:
     return str(bounds) if kind is str else f"{words}, {bounds}"
 
 
-def _bounded(kind: Any) -> tuple[Any, Constraint | None]:
+def _split_bounds(kind: Any) -> tuple[Any, Constraint | None]:
     """Return a type and its bounds, None if it has none."""
     if typing.get_origin(kind) is Annotated:
         plain, bounds = typing.get_args(kind)
@@ -787,7 +787,9 @@ def _gates(text: str, kind: type[Any], key: str) -> Any:
         try:
             switched[name] = _truth(value)
         except ValueError as exc:
-            raise OptionsError(key, f"{name}={value}" if value else name, allowed(kind)) from exc
+            raise OptionsError(
+                key, f"{name}={value}" if value else name, describe_allowed(kind)
+            ) from exc
     return kind(**{names[name]: value for name, value in switched.items() if name in names})
 
 
@@ -801,7 +803,7 @@ def ignored_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
         OptionsError: a flag is unknown.
 
     """
-    given = _given(argv, environ)
+    given = _given_texts(argv, environ)
     are_ignored = _is_true(given["IGNORE_DRA_REQUESTS"] or "true")
     found = []
     for setting in SETTINGS:
@@ -854,7 +856,7 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield setting.variable, value
 
 
-def _given(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str | None]:
+def _given_texts(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str | None]:
     """Return the text of each setting by its environment variable; flags win."""
     given = {setting.variable: environ.get(setting.variable) for setting in SETTINGS}
     return given | dict(_flags(argv))

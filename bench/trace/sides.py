@@ -31,7 +31,7 @@ from controller.disruption.methods.order import confirm, decide
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.reconcilers.disruption.disruptor import MAX_CONSOLIDATION_DELAY
 from controller.reconcilers.provisioning.assignment import assign_pods
-from controller.reconcilers.provisioning.provisioner import with_placed
+from controller.reconcilers.provisioning.provisioner import with_placed_pods
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import schedule
 
@@ -127,7 +127,7 @@ class Joiner:
         """
         members = {one.key: one for one in waiting}
         asked = [one.seen for one in waiting if one.key not in placed]
-        snapshot = with_placed(cluster.snapshot(), _expected_pods(members, placed))
+        snapshot = with_placed_pods(cluster.snapshot(), _expected_pods(members, placed))
         results = schedule(asked, snapshot=snapshot)
         return Placement(assign_pods(results.new_nodes, asked), results.existing_nodes)
 

@@ -471,7 +471,7 @@ class AWSCloudProvider:
             yield Caveat(
                 LAUNCH_SUCCEEDED, refusal.reason, f"The last launch failed: {refusal.message}"
             )
-        exceeded = self._unavailable.exceeded()
+        exceeded = self._unavailable.exceeded_quotas()
         if exceeded:
             yield Caveat(WITHIN_QUOTAS, "QuotaExceeded", "; ".join(map(_quota, exceeded)))
         subnets = node_class.status.subnets

@@ -100,7 +100,7 @@ class Unavailable:
                 until = now if held >= mark.cpus else refused.until
                 self._refused[mark] = refused._replace(until=until, launched=held)
 
-    def exceeded(self) -> list[QuotaMark]:
+    def exceeded_quotas(self) -> list[QuotaMark]:
         """Return the exhausted quotas, each with the smallest number of vCPUs that EC2 refused."""
         least: dict[tuple[str, str], QuotaMark] = {}
         for mark in self._quotas():

@@ -76,7 +76,7 @@ class Verification:
         self._passed.clear()
 
     async def _plan(self, node_class: EC2NodeClass) -> LaunchPlan | None:
-        for requirements in (_like(*ORDINARY), _on_demand(), []):
+        for requirements in (_requirements_of(*ORDINARY), _on_demand(), []):
             try:
                 return await self.launcher.plan(_claim(node_class, requirements), node_class)
             except InsufficientCapacityError:
@@ -167,7 +167,7 @@ def _content(node_class: EC2NodeClass) -> bytes:
     return msgspec.json.encode([node_class.metadata.uid, node_class.spec, resolved])
 
 
-def _like(*instance_types: str) -> list[Requirement]:
+def _requirements_of(*instance_types: str) -> list[Requirement]:
     named = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=list(instance_types))
     return [named, *_on_demand()]
 

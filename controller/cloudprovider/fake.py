@@ -30,7 +30,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
-from controller.apis.kubernetes.conditions import rolled_up, with_condition
+from controller.apis.kubernetes.conditions import roll_up, with_condition
 from controller.apis.kubernetes.quantities import format_quantity, parse
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.compatibility import choices, node_labels
@@ -217,7 +217,7 @@ class FakeCloud:
         self.pending.append(notice)
         return notice
 
-    def unready(
+    def set_unready(
         self, node_class: str, *, condition: str = "SubnetsReady", reason: str, message: str
     ) -> None:
         """Make `resolve` return this condition of the NodeClass as False."""
@@ -237,7 +237,7 @@ class FakeCloud:
         Offerings are unavailable after `exhaust` or `mark_unavailable`, until `restock`.
 
         Raises:
-            NodeClassNotReadyError: `unready` was called for the NodeClass.
+            NodeClassNotReadyError: `set_unready` was called for the NodeClass.
 
         """
         await self._record_call("instance_types", node_class.metadata.name)
@@ -334,7 +334,7 @@ class FakeCloud:
         self.instances_by_id[provider_id] = replace(instance, tags={**instance.tags, **tags})
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
-        """Return the EC2NodeClass as ready, or with the condition that `unready` set."""
+        """Return the EC2NodeClass as ready, or with the condition that `set_unready` set."""
         await self._record_call("resolve", node_class.metadata.name)
         generation = node_class.metadata.generation
         unready = self.not_ready.get(node_class.metadata.name)
@@ -365,7 +365,7 @@ class FakeCloud:
             security_groups=[SecurityGroupStatus(id="sg-1", name="nodes")],
             amis=[AMIStatus(id="ami-1", name="image")],
             instance_profile=node_class.spec.instance_profile or node_class.spec.role or "profile",
-            conditions=rolled_up(conditions, dependents, generation=generation, now=now),
+            conditions=roll_up(conditions, dependents, generation=generation, now=now),
         )
         return msgspec.structs.replace(node_class, status=status)
 

@@ -46,7 +46,7 @@ def is_ephemeral(taint: Taint) -> bool:
 
 def is_held(taints: Iterable[Taint]) -> bool:
     """Whether one of the taints is `HELD`, set until kube-scheduler has read the nominations."""
-    return any(same(taint, HELD) for taint in taints)
+    return any(are_same(taint, HELD) for taint in taints)
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -70,7 +70,7 @@ def untolerated_taint(taints: Iterable[Taint], tolerations: Sequence[Toleration]
     return None
 
 
-def same(one: Taint, other: Taint) -> bool:
+def are_same(one: Taint, other: Taint) -> bool:
     """Whether two taints are the same: equal in key and effect."""
     return one.key == other.key and one.effect == other.effect
 

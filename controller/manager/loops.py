@@ -194,7 +194,7 @@ class Loop:
             self._again.discard(key)
             self.nudge(key)
         elif pause is not None:
-            self._later(key, pause)
+            self._nudge_later(key, pause)
 
     async def _reconcile(self, key: str) -> float | None:
         """Run the reconciler once; return the seconds until the key is requeued, or None."""
@@ -212,11 +212,11 @@ class Loop:
             ended("requeue_after")
             return pause.total_seconds()
 
-    def _later(self, key: str, seconds: float) -> None:
+    def _nudge_later(self, key: str, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(seconds, self._due, key)
+        self._timers[key] = loop.call_later(seconds, self._on_due, key)
 
-    def _due(self, key: str) -> None:
+    def _on_due(self, key: str) -> None:
         self._timers.pop(key, None)
         self.nudge(key)
 

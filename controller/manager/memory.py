@@ -48,10 +48,10 @@ def return_freed_memory() -> None:
         mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
 
 
-def resident() -> int:
+def resident_memory() -> int:
     """Return the memory in bytes that this process and its children hold now."""
     pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-    return sum(_resident(pid) for pid in pids if pid is not None)
+    return sum(_resident_memory(pid) for pid in pids if pid is not None)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _freeze(phase: str, collected: Mapping[str, int]) -> None:
         gc.freeze()
 
 
-async def keep_below(limit: int, used: Callable[[], int] = resident) -> None:
+async def keep_below(limit: int, used: Callable[[], int] = resident_memory) -> None:
     """Collect garbage while more than 90 % of the limit is in use, until cancelled.
 
     Args:
@@ -102,7 +102,7 @@ async def keep_below(limit: int, used: Callable[[], int] = resident) -> None:
         await asyncio.sleep(CHECK_SECONDS)
 
 
-def _resident(pid: int) -> int:
+def _resident_memory(pid: int) -> int:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except FileNotFoundError:

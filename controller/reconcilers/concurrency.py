@@ -9,7 +9,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-async def all_ended(*calls: Awaitable[Result]) -> list[Result]:
+async def gather_all(*calls: Awaitable[Result]) -> list[Result]:
     """Run calls together until each has ended, and return their results in the same order.
 
     Raises the first failure, in the order of the calls, once all have ended.

@@ -100,7 +100,7 @@ async def with_condition(
     )
     if ready_when:
         generation = claim.metadata.generation
-        after = conditions.rolled_up(after, ready_when, generation=generation, now=now)
+        after = conditions.roll_up(after, ready_when, generation=generation, now=now)
     return await with_conditions(ports, claim, after)
 
 

@@ -97,7 +97,7 @@ class StateNode:
 def is_up(node: Node) -> bool:
     """Whether the node is Ready and has no startup taint but `joiner.dev/nominating`."""
     return conditions.is_true(node.status.conditions, "Ready") and not any(
-        taints.is_ephemeral(taint) and not taints.same(taint, taints.HELD)
+        taints.is_ephemeral(taint) and not taints.are_same(taint, taints.HELD)
         for taint in node.spec.taints
     )
 
@@ -118,6 +118,6 @@ def is_closed(node: Node) -> bool:
     It has the taint `karpenter.sh/unregistered` or `joiner.dev/nominating`.
     """
     return not node.metadata.is_deleting and any(
-        taints.same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
+        taints.are_same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
         for taint in node.spec.taints
     )

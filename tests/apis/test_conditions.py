@@ -12,7 +12,7 @@ from controller.apis.kubernetes.conditions import (
     ConditionStatus,
     blocking_conditions,
     find,
-    rolled_up,
+    roll_up,
     with_condition,
 )
 
@@ -31,7 +31,7 @@ def changed(*statuses: ConditionStatus, before: Sequence[Condition] = ()) -> lis
 
 
 def ready(conditions: Sequence[Condition]) -> Condition:
-    held = find(rolled_up(conditions, DEPENDENTS, generation=1, now=NOW), "Ready")
+    held = find(roll_up(conditions, DEPENDENTS, generation=1, now=NOW), "Ready")
     assert held is not None
     return held
 
@@ -85,7 +85,7 @@ def test_a_condition_that_was_never_set_is_unknown() -> None:
 
 
 def test_the_conditions_that_a_root_condition_names_are_found() -> None:
-    conditions = rolled_up(changed("False", "True", "False"), DEPENDENTS, generation=1, now=NOW)
+    conditions = roll_up(changed("False", "True", "False"), DEPENDENTS, generation=1, now=NOW)
 
     assert [(c.type, c.message) for c in blocking_conditions(conditions)] == [
         ("ValidationSucceeded", "why"),

@@ -177,7 +177,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(seconds: float) -> None:
         pass
 
-    monkeypatch.setattr(cast(Any, Launcher._once).retry, "sleep", at_once)
+    monkeypatch.setattr(cast(Any, Launcher._launch_once).retry, "sleep", at_once)
 
 
 @pytest.mark.usefixtures("no_pauses")

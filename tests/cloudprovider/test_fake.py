@@ -105,6 +105,6 @@ async def test_a_nodeclass_is_ready_unless_a_test_makes_it_unready() -> None:
     cloud = FakeCloud()
     ready = (await cloud.resolve(NODE_CLASS, now=EPOCH)).status
     assert {c.type: c.status for c in ready.conditions}["Ready"] == "True"
-    cloud.unready("default", reason="SubnetsNotFound", message="no subnet")
+    cloud.set_unready("default", reason="SubnetsNotFound", message="no subnet")
     broken = (await cloud.resolve(NODE_CLASS, now=EPOCH)).status
     assert {c.type: c.status for c in broken.conditions}["Ready"] == "False"

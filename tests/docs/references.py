@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from controller.apis.crds import DEFINITIONS
-from controller.options import SETTINGS, Setting, allowed, text_of
+from controller.options import SETTINGS, Setting, describe_allowed, text_of
 from infra.config.table import meanings
 from infra.config.table import table as stack_settings
 from testbed.environment import CHECKOUT
@@ -70,7 +70,7 @@ any difference.
 
 def settings_page() -> str:
     """Return the page of the controller's settings as Markdown."""
-    rows = [(f"`{s.variable}`", _default(s), allowed(s.type), s.doc) for s in SETTINGS]
+    rows = [(f"`{s.variable}`", _default(s), describe_allowed(s.type), s.doc) for s in SETTINGS]
     parts = [
         SETTINGS_HEAD,
         messages.table(("variable", "default", "allowed", "meaning"), rows),

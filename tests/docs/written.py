@@ -59,7 +59,7 @@ CONDITIONS_OF_OTHERS = {
 }
 """Modules that call a condition setter and have no conditions of their own."""
 
-SETTERS = {"with_condition", "_with_condition", "_set", "rolled_up", "step", "Caveat"}
+SETTERS = {"with_condition", "_with_condition", "_set", "roll_up", "step", "Caveat"}
 """Functions that set a condition; its type is the first matching word among the arguments."""
 
 COMMAND_ERRORS = (
@@ -169,7 +169,7 @@ def _types(tree: ast.Module) -> Iterator[tuple[str, str]]:
         for node in ast.walk(function):
             if isinstance(node, ast.Call) and _name(node.func) in SETTERS:
                 given = {keyword.arg: keyword.value for keyword in node.keywords}
-                if _name(node.func) == "rolled_up" or "ready_when" in given:
+                if _name(node.func) == "roll_up" or "ready_when" in given:
                     yield "Ready", ""
                 words = filter(None, map(_word, node.args))
                 if type_ := next(words, None):

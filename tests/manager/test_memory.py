@@ -88,7 +88,7 @@ async def test_without_a_memory_limit_the_watch_ends_at_once() -> None:
 
 
 def test_the_memory_of_a_process_is_measured() -> None:
-    assert 2**20 < memory.resident() < 2**36
+    assert 2**20 < memory.resident_memory() < 2**36
 
 
 def test_objects_that_survived_a_full_collection_are_not_scanned_again() -> None:

@@ -74,7 +74,7 @@ async def test_a_pool_without_its_class_names_the_one_to_create(
 async def test_a_pool_whose_class_is_not_ready_repeats_the_message_of_the_class(
     world: World, readiness: Readiness, resolver: Resolver
 ) -> None:
-    world.cloud.unready(
+    world.cloud.set_unready(
         "default",
         condition="InstanceProfileReady",
         reason="InstanceProfileNotReady",
@@ -237,7 +237,7 @@ async def test_without_an_answer_of_the_cloud_a_pool_is_unchanged(
     world.see()
     before = stored_pool(world).status
 
-    world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
+    world.cloud.set_unready("default", reason="SubnetsNotFound", message="tag a subnet")
     await readiness.reconcile("default")
 
     assert stored_pool(world).status == before
@@ -295,7 +295,7 @@ NO_SUBNETS = "SubnetSelector did not match any Subnets"
 async def test_a_class_without_matching_subnets_reports_it(
     world: World, resolver: Resolver
 ) -> None:
-    world.cloud.unready("default", reason="SubnetsNotFound", message=NO_SUBNETS)
+    world.cloud.set_unready("default", reason="SubnetsNotFound", message=NO_SUBNETS)
     world.seed(make_nodeclass())
 
     await resolver.reconcile("default")
@@ -313,7 +313,7 @@ async def test_a_class_without_matching_subnets_reports_it(
 async def test_the_terms_without_matches_and_a_remedy_are_in_an_event_and_in_the_pool(
     world: World, readiness: Readiness, resolver: Resolver
 ) -> None:
-    world.cloud.unready("default", reason="SubnetsNotFound", message=NO_SUBNETS)
+    world.cloud.set_unready("default", reason="SubnetsNotFound", message=NO_SUBNETS)
     lost = [SelectorTerm(tags={"tier": "moon"})]
     world.seed(make_nodeclass(subnet_selector_terms=lost), fresh_pool())
 

@@ -95,7 +95,7 @@ class RebootScenario(RepairScenario):
         return held.status, held.reason
 
     def is_fenced(self) -> bool:
-        return any(taints.same(taint, taints.REBOOTING) for taint in self.node.spec.taints)
+        return any(taints.are_same(taint, taints.REBOOTING) for taint in self.node.spec.taints)
 
     def calls(self) -> int:
         return sum(name == "reboot" for name, _ in self.world.cloud.calls)

@@ -85,7 +85,7 @@ def without_condition(conditions: Sequence[Condition], kind: str) -> list[Condit
     return [c for c in conditions if c.type != kind]
 
 
-def rolled_up(
+def roll_up(
     conditions: Sequence[Condition],
     dependents: Sequence[str],
     *,
@@ -118,7 +118,7 @@ def rolled_up(
 
 
 def blocking_conditions(conditions: Iterable[Condition], kind: str = "Ready") -> list[Condition]:
-    """Return the conditions that the message of `kind`, set by `rolled_up`, names."""
+    """Return the conditions that the message of `kind`, set by `roll_up`, names."""
     known = list(conditions)
     root = find(known, kind)
     named = root.message.split(", ") if root is not None else ()

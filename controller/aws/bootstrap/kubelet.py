@@ -133,7 +133,7 @@ def _entries(name: str, values: Any, keys: _Keys, wrong: Callable[[str], str]) -
                 f"{', '.join(keys.allowed)}"
             )
         if problem := wrong(value) if isinstance(value, str) else _NO_TEXT:
-            yield f".{name}[{_short(key)}]: {_quote(value)} {problem}"
+            yield f".{name}[{_shorten(key)}]: {_quote(value)} {problem}"
 
 
 def _unmatched_signals(name: str, other: str, kubelet: Mapping[str, Any]) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _unmatched_signals(name: str, other: str, kubelet: Mapping[str, Any]) -> Ite
     signals, others = kubelet.get(name) or {}, kubelet.get(other) or {}
     if isinstance(signals, Mapping) and isinstance(others, Mapping):
         for signal in sorted(set(signals) - set(others)):
-            yield f".{name}[{_short(signal)}]: has no matching {other}"
+            yield f".{name}[{_shorten(signal)}]: has no matching {other}"
 
 
 def _wrong_amount(text: str) -> str:
@@ -179,8 +179,8 @@ def _is_whole(value: Any) -> TypeGuard[int]:
 
 def _quote(value: Any) -> str:
     """Return a value as JSON; long values are cut."""
-    return _short(json.dumps(value, ensure_ascii=False))
+    return _shorten(json.dumps(value, ensure_ascii=False))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -162,10 +162,10 @@ def invalid_fields(kubelet: Mapping[str, Any]) -> Iterator[str]:
     error other than an unknown field.
     """
     for name in sorted(kubelet):
-        yield from _invalid({name: kubelet[name]})
+        yield from _invalid_fields({name: kubelet[name]})
 
 
-def _invalid(kubelet: Any) -> Iterator[str]:
+def _invalid_fields(kubelet: Any) -> Iterator[str]:
     while True:
         try:
             msgspec.convert(kubelet, _KUBELET)
@@ -179,18 +179,18 @@ def _invalid(kubelet: Any) -> Iterator[str]:
                 return
             full = f"{path}.{unknown[1]}".removeprefix(".")
             yield f': unknown field "{full[:_LONGEST]}", correct or remove it'
-            kubelet = _without(kubelet, _STEP.findall(path), unknown[1])
+            kubelet = _without_field(kubelet, _STEP.findall(path), unknown[1])
         else:
             return
 
 
-def _without(value: Any, path: Sequence[tuple[str, str]], name: str) -> Any:
+def _without_field(value: Any, path: Sequence[tuple[str, str]], name: str) -> Any:
     """Return a copy of a value without a field of the object at the path."""
     if not path:
         return {key: inner for key, inner in value.items() if key != name}
     (key, index), *rest = path
     if index:
         changed = list(value)
-        changed[int(index)] = _without(value[int(index)], rest, name)
+        changed[int(index)] = _without_field(value[int(index)], rest, name)
         return changed
-    return {**value, key: _without(value[key], rest, name)}
+    return {**value, key: _without_field(value[key], rest, name)}

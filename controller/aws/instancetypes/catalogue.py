@@ -493,7 +493,7 @@ def _is(name: str, *values: str) -> Requirement:
 
 
 @lru_cache(maxsize=256)
-def _absent(name: str) -> Requirement:
+def _does_not_exist(name: str) -> Requirement:
     return Requirement(key=name, operator="DoesNotExist")
 
 
@@ -522,8 +522,11 @@ def requirements(
     }
     own = {f"{labels.AWS_GROUP}/{name}": value for name, value in _attributes(info).items()}
     return tuple(
-        [_is(name, *values) if values else _absent(name) for name, values in fixed.items()]
-        + [_is(name, value) if value is not None else _absent(name) for name, value in own.items()]
+        [_is(name, *values) if values else _does_not_exist(name) for name, values in fixed.items()]
+        + [
+            _is(name, value) if value is not None else _does_not_exist(name)
+            for name, value in own.items()
+        ]
         + [_is(f"{labels.AWS_GROUP}/instance-tenancy", "default", "dedicated")]
     )
 

@@ -223,7 +223,7 @@ class InstanceTypes:
     def has_no_image(self, node_class: EC2NodeClass, instance_type: str) -> bool:
         """Return whether the EC2NodeClass lacks nothing but an AMI to launch the instance type."""
         amis = node_class.status.amis
-        suitable = self._suitable(node_class, {instance_type})
+        suitable = self._suitable_types(node_class, {instance_type})
         return any(image_for(each, amis) is None for each in suitable)
 
     def kubelet(self, node_class: EC2NodeClass, instance_type: str) -> Mapping[str, Any]:
@@ -354,7 +354,7 @@ class InstanceTypes:
 
         With `shared`, only these instance types are built, with each share of a GPU counted as one.
         """
-        for instance_type in self._suitable(
+        for instance_type in self._suitable_types(
             node_class, shared or self._described.by_name, counts_shares=bool(shared)
         ):
             # An instance type on which no AMI of the EC2NodeClass runs can never be launched.
@@ -362,7 +362,7 @@ class InstanceTypes:
             if image is not None:
                 yield instance_type, node_class.status.amis.index(image)
 
-    def _suitable(
+    def _suitable_types(
         self, node_class: EC2NodeClass, names: Collection[str], *, counts_shares: bool = False
     ) -> Iterator[InstanceType]:
         """Yield the instance types among `names` that fit the EC2NodeClass, whatever its AMIs."""

@@ -245,9 +245,11 @@ class Launcher:
         require_ready(node_class)
         shared = None if attempts.is_alone else shared_launch(claim)
         if shared is not None:
-            attempts.instance = await self._together(claim, node_class, types, shared)
+            attempts.instance = await self._launch_shared(claim, node_class, types, shared)
         if attempts.instance is None:
-            (attempts.instance,) = (await self._once(claim, node_class, attempts, types)).instances
+            (attempts.instance,) = (
+                await self._launch_once(claim, node_class, attempts, types)
+            ).instances
         assert attempts.instance is not None
         self._instances.record_launch(attempts.instance)
         return attempts.instance
@@ -265,7 +267,7 @@ class Launcher:
         own = next(islice(launched, shared.position, None), None)
         return None if own is None or own.is_gone else own.instance
 
-    async def _together(
+    async def _launch_shared(
         self,
         claim: NodeClaim,
         node_class: EC2NodeClass,
@@ -284,7 +286,7 @@ class Launcher:
             return None
         if call.task is None:
             call.task = asyncio.create_task(
-                self._once(claim, node_class, call.attempts, types, shared)
+                self._launch_once(claim, node_class, call.attempts, types, shared)
             )
         task = call.task
         try:
@@ -314,7 +316,7 @@ class Launcher:
         stop=tenacity.stop_after_attempt(1 + len(TEMPLATE_PAUSES)),
         reraise=True,
     )
-    async def _once(
+    async def _launch_once(
         self,
         claim: NodeClaim,
         node_class: EC2NodeClass,
@@ -444,7 +446,7 @@ class Launcher:
 
         """
         meta = plan.claim.metadata
-        launched = await self._earlier(plan)
+        launched = await self._earlier_instances(plan)
         if len(launched) == plan.count:
             return self._restore(plan, launched)
         now = self._clock()
@@ -467,7 +469,7 @@ class Launcher:
             tuple(None if each.is_gone else self._found(plan, each) for each in launched)
         )
 
-    async def _earlier(self, plan: LaunchPlan) -> Sequence[Described]:
+    async def _earlier_instances(self, plan: LaunchPlan) -> Sequence[Described]:
         """Return the instances of the plan's call that EC2 lists."""
         if plan.shared is not None:
             return await self._of_launch(plan.shared.token, plan.claim)

@@ -145,11 +145,11 @@ class Subnets:
         self._known.clear()
 
     async def _refresh(self, ids: list[str]) -> None:
-        if not self._stale(ids):
+        if not self._stale_ids(ids):
             return
         # A lock of its own, so that a launch never waits for the queries of EC2NodeClasses.
         async with self._counting:
-            stale = self._stale(ids)
+            stale = self._stale_ids(ids)
             if not stale:
                 return
             try:
@@ -165,7 +165,7 @@ class Subnets:
                 for subnet_id in known:
                     self._known[subnet_id] = (self._clock(), self._known[subnet_id][1])
 
-    def _stale(self, ids: Iterable[str]) -> list[str]:
+    def _stale_ids(self, ids: Iterable[str]) -> list[str]:
         now = self._clock()
         return [i for i in ids if i not in self._known or now - self._known[i][0] > ADDRESS_PERIOD]
 

@@ -183,7 +183,7 @@ class InstanceProfiles:
         if node_class.spec.instance_profile or self._isolated:
             return
         path = self._path(node_class)
-        for profile in await self._under(path):
+        for profile in await self._profiles_under(path):
             if profile["Path"] == path and await self._made_here(profile):
                 await self._delete(profile)
 
@@ -196,7 +196,7 @@ class InstanceProfiles:
         if self._isolated or not self._current:
             return
         root = self._root
-        listed = await self._under(root)
+        listed = await self._profiles_under(root)
         left = [p for p in listed if p["Path"].startswith(root) and self._is_left(p)]
         if not left:
             return
@@ -205,7 +205,7 @@ class InstanceProfiles:
             if profile["InstanceProfileName"] not in used and await self._made_here(profile):
                 await self._delete(profile)
 
-    async def _under(self, path: str) -> list[dict[str, Any]]:
+    async def _profiles_under(self, path: str) -> list[dict[str, Any]]:
         """Return the profiles below a path; none if the controller isn't authorized to list."""
         try:
             return await self._aws.pages(

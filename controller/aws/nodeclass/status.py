@@ -20,7 +20,7 @@ from controller.apis.karpenter.ec2nodeclass import (
     EC2NodeClassStatus,
     SubnetStatus,
 )
-from controller.apis.kubernetes.conditions import ConditionStatus, find, rolled_up, with_condition
+from controller.apis.kubernetes.conditions import ConditionStatus, find, roll_up, with_condition
 from controller.apis.labels import NVIDIA_CONSUMABLE_CAPACITY
 from controller.aws.bootstrap import kubelet
 from controller.aws.bootstrap.families import AL2023, family_of
@@ -168,11 +168,11 @@ class _Resolution:
         """The EC2NodeClass with the status that is resolved so far."""
         return msgspec.structs.replace(self.node_class, status=self.status)
 
-    def rolled_up(self) -> EC2NodeClass:
+    def roll_up(self) -> EC2NodeClass:
         """Return the EC2NodeClass with Ready; conditions that were not set are removed."""
         said = {*self.kinds, *self.caveats, "Ready"}
         kept = [c for c in self.status.conditions if c.type in said]
-        conditions = rolled_up(
+        conditions = roll_up(
             kept, self.kinds, generation=self.node_class.metadata.generation, now=self.now
         )
         return msgspec.structs.replace(
@@ -223,7 +223,7 @@ class NodeClasses:
         await resolution.step(VALIDATION, lambda: self._validation(resolution))
         for caveat in self.caveats(resolution.as_class):
             resolution.warn(caveat)
-        return resolution.rolled_up()
+        return resolution.roll_up()
 
     async def _images(self, node_class: EC2NodeClass) -> dict[str, Any]:
         version = (await self.cluster.get()).version

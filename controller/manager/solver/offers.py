@@ -83,7 +83,7 @@ class OfferWriter:
 
     def encode(self, types: InstanceTypes) -> bytes:
         """Return the encoded instance types, which `read` decodes."""
-        if not self._written or not _same(self._read, types):
+        if not self._written or not _are_same(self._read, types):
             self._read, self._written = dict(types), _write(types)
         return self._written
 
@@ -96,7 +96,7 @@ def read(written: bytes) -> dict[str, tuple[InstanceType, ...]]:
     return {pool: lists[index] for pool, index in tables.pools.items()}
 
 
-def _same(known: InstanceTypes, types: InstanceTypes) -> bool:
+def _are_same(known: InstanceTypes, types: InstanceTypes) -> bool:
     """Return whether the NodePools and their lists of instance types are the same objects."""
     return list(known) == list(types) and all(known[pool] is types[pool] for pool in types)
 

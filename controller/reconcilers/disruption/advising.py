@@ -61,7 +61,7 @@ class Advice(PortUser):
         revision = self.cluster.revision
         if self.steady.holds(revision, problem):
             return PERIOD
-        stale = await self._stale(problem)
+        stale = await self._stale_commands(problem)
         leaving = frozenset(name for names in self.specs.keys() - stale.keys() for name in names)
         with self.metrics.deciding() as decided:
             decision = await self.engine.decide(problem.without(leaving))
@@ -106,7 +106,7 @@ class Advice(PortUser):
             extra={"mode": self.mode.value, "nodes": sorted(names), "why": why},
         )
 
-    async def _stale(self, problem: DisruptionProblem) -> dict[Names, str]:
+    async def _stale_commands(self, problem: DisruptionProblem) -> dict[Names, str]:
         """Return why commands are no longer valid, by the names of their nodes."""
         read = {names: read_back(spec, problem) for names, spec in self.specs.items()}
         commands = [answer for answer in read.values() if isinstance(answer, Command)]

@@ -13,7 +13,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, NotFoundError
 from controller.disruption.deletioncosts import LOWEST, is_replica, ranking
 from controller.disruption.problem import DisruptionSettings
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.disruption.engine import UNSYNCED, DisruptionEngine
 from controller.reconcilers.disruption.problem import read_problem
 from controller.reconcilers.ports import Ports, PortUser
@@ -61,7 +61,7 @@ class DeletionCosts(PortUser):
                 continue
             left -= cost != LOWEST
             changed[pools[name]] += 1
-            is_done = all(await all_ended(*(self._write(pod, cost) for pod in pods))) and is_done
+            is_done = all(await gather_all(*(self._write(pod, cost) for pod in pods))) and is_done
         self.metrics.set_changed_deletion_costs(changed)
         self._done = (self.cluster.revision, planned) if is_done else None
         return PERIOD

@@ -152,7 +152,7 @@ class Disruptor(PortUser):
         problem = context.problem
         if unhealthy.due and await self._repair(problem):
             return AT_ONCE
-        command, wait = self._validated_empty(context)
+        command, wait = self._validate_empty(context)
         if command is not None:
             return AT_ONCE if await self.orchestrator.begin(command, problem) else RETRY
         # Empty nodes may be deleted soon, so no pod is moved there.
@@ -175,7 +175,7 @@ class Disruptor(PortUser):
             return False
         return await self._begin(commands, problem) == AT_ONCE
 
-    def _validated_empty(self, context: Context) -> tuple[Command | None, timedelta]:
+    def _validate_empty(self, context: Context) -> tuple[Command | None, timedelta]:
         """Return the command for nodes that have been empty for `validation`, or None.
 
         The second value is the time until other nodes have been empty for that long.

@@ -44,7 +44,7 @@ from controller.disruption.methods.rollout import since
 from controller.disruption.pods import DISRUPTED
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.records.proposals import rest_of
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.disruption.history import History
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.ports import Ports, PortUser
@@ -201,7 +201,7 @@ class Orchestrator(PortUser):
         if known.reboots:
             return await self._reboot(known, record)
         in_flight = InFlightCommand(command=known, since=self.clock(), left=list(known.candidates))
-        could = await all_ended(*(self._mark(c, in_flight) for c in known.candidates))
+        could = await gather_all(*(self._mark(c, in_flight) for c in known.candidates))
         marked = [
             candidate for candidate, done in zip(known.candidates, could, strict=True) if done
         ]
@@ -236,7 +236,7 @@ class Orchestrator(PortUser):
         """
         records = await self.history.unfinished_commands()
         for record in records or ():
-            in_flight = self._taken_over(record, problem)
+            in_flight = self._take_over(record, problem)
             if in_flight is None:
                 await self.history.abandon(record)
                 continue
@@ -251,7 +251,7 @@ class Orchestrator(PortUser):
             self._in_flight.append(in_flight)
         return records is not None
 
-    def _taken_over(self, record: Disruption, problem: DisruptionProblem) -> InFlightCommand | None:
+    def _take_over(self, record: Disruption, problem: DisruptionProblem) -> InFlightCommand | None:
         """Return a recorded command as in flight; None if a replacement is missing."""
         command = rest_of(record.spec, problem)
         made = [self.cluster.get(NODE_CLAIM, name) for name in record.status.replacements]
@@ -275,7 +275,7 @@ class Orchestrator(PortUser):
         async with self._lock:  # two concurrent runs would count each deletion twice
             for in_flight in tuple(self._in_flight):
                 if await self._may_delete(in_flight):
-                    ended = await all_ended(*(self._delete(c, in_flight) for c in in_flight.left))
+                    ended = await gather_all(*(self._delete(c, in_flight) for c in in_flight.left))
                     in_flight.left = [
                         c for c, done in zip(in_flight.left, ended, strict=True) if not done
                     ]

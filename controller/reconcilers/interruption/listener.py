@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.cloudprovider.provider import Notice
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.interruption.handler import NoticeHandler
 from controller.reconcilers.ports import Ports, PortUser
 
@@ -34,7 +34,7 @@ class Listener(PortUser):
     async def run_once(self) -> timedelta:
         """Wait for the next messages and handle them; returns zero, to wait again at once."""
         notices = await self.cloud.notices()
-        await all_ended(*map(self._handle, notices))
+        await gather_all(*map(self._handle, notices))
         return timedelta(0)
 
     async def _handle(self, notice: Notice) -> None:
@@ -53,7 +53,7 @@ class StatusListener(PortUser):
     async def run_once(self) -> timedelta:
         """Handle failed status checks and scheduled events; returns when to read them again."""
         notices = await self.cloud.status_notices()
-        await all_ended(*map(self._handle, notices))
+        await gather_all(*map(self._handle, notices))
         return STATUS_PERIOD
 
     async def _handle(self, notice: Notice) -> None:

@@ -134,7 +134,7 @@ class PlacementPlan:
                 open_.append(pod)
                 continue
             kept[pod.metadata.uid] = planned
-            planned.is_lost = node.name not in clearing and _overdue(planned, pod, node, now)
+            planned.is_lost = node.name not in clearing and _is_overdue(planned, pod, node, now)
             if planned.is_lost:
                 open_.append(pod)
                 continue
@@ -158,7 +158,7 @@ def _nomination(pod: Pod) -> _Planned | None:
     return _Planned(pod.key, name) if name else None
 
 
-def _overdue(planned: _Planned, pod: Pod, node: StateNode, now: datetime) -> bool:
+def _is_overdue(planned: _Planned, pod: Pod, node: StateNode, now: datetime) -> bool:
     if not node.initialized:
         return False
     if planned.ready_since is None:

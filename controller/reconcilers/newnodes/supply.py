@@ -72,10 +72,12 @@ def ready_pools(pools: Iterable[NodePool]) -> list[NodePool]:
 
 def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
     """Return why no offering meets the pool's requirements, available or not; empty if one does."""
-    return _unmet(pool.spec.template.spec.requirements, lambda asked: is_met(asked, types))
+    return _unmet_requirements(
+        pool.spec.template.spec.requirements, lambda asked: is_met(asked, types)
+    )
 
 
-def unavailable(pool: NodePool, types: Sequence[InstanceType]) -> str:
+def unavailability(pool: NodePool, types: Sequence[InstanceType]) -> str:
     """Return why no offering is available for a node of the pool; empty if one is.
 
     The labels of the pool's template count as requirements. Too few values for a `minValues` are no
@@ -130,7 +132,7 @@ def requirement_mismatch(pool: NodePool, types: Sequence[InstanceType]) -> str:
         for requirement in pool.spec.template.spec.requirements
         if labels.normalize(requirement.key) not in _OF_OFFERINGS
     ]
-    return _unmet(lasting, has_any)
+    return _unmet_requirements(lasting, has_any)
 
 
 _OF_OFFERINGS = frozenset(
@@ -138,7 +140,9 @@ _OF_OFFERINGS = frozenset(
 )
 
 
-def _unmet(asked: Sequence[Requirement], holds: Callable[[Sequence[Requirement]], bool]) -> str:
+def _unmet_requirements(
+    asked: Sequence[Requirement], holds: Callable[[Sequence[Requirement]], bool]
+) -> str:
     if holds(asked):
         return ""
     alone = [requirement for requirement in asked if not holds([requirement])]

@@ -36,7 +36,7 @@ class Consistency(PortUser):
         node = self.cluster.node_of(claim) if claim is not None else None
         if claim is None or node is None or not self.cluster.is_adopted(claim):
             return None
-        problems = [*self._shortfalls(claim, node), *self._stuck(claim, node)]
+        problems = [*self._shortfalls(claim, node), *self._drain_problems(claim, node)]
         for problem in problems:
             fields = {"NodeClaim": name, "Node": node.metadata.name, "problem": problem}
             log.warning("failed consistency check", extra=fields)
@@ -69,7 +69,7 @@ class Consistency(PortUser):
                     f"{node.status.capacity.get(name, 0)} ({there / expected:.1%} of expected)"
                 )
 
-    def _stuck(self, claim: NodeClaim, node: Node) -> Iterator[str]:
+    def _drain_problems(self, claim: NodeClaim, node: Node) -> Iterator[str]:
         """Yield the PodDisruptionBudgets that prevent the drain of a node being deleted."""
         if not claim.metadata.is_deleting:
             return

@@ -61,9 +61,9 @@ class Consolidatable(PortUser):
         if wait is None:
             return None
         now = self.clock()
-        return self._past(claim.metadata.name, since, now) + wait - now
+        return self._past_time(claim.metadata.name, since, now) + wait - now
 
-    def _past(self, name: str, since: datetime, now: datetime) -> datetime:
+    def _past_time(self, name: str, since: datetime, now: datetime) -> datetime:
         """Return a NodeClaim's time, or the time at which it was first read if it is in the future.
 
         A controller whose clock ran ahead wrote a future time.

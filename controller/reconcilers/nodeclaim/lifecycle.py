@@ -143,7 +143,7 @@ class Lifecycle(PortUser):
             raise  # the object was out of date: the step is repeated at once
         except Exception:
             # The timeout applies to every kind of failure.
-            if await self._timed_out(self.cluster.get(NODE_CLAIM, name) or claim):
+            if await self._delete_if_timed_out(self.cluster.get(NODE_CLAIM, name) or claim):
                 return None
             self._failed[name] = self.clock()
             raise
@@ -340,7 +340,7 @@ class Lifecycle(PortUser):
             "capacity": dict(instance.capacity),
             "allocatable": dict(instance.allocatable),
             "conditions": to_wire(
-                conditions.rolled_up(launched, READY_WHEN, generation=generation, now=now)
+                conditions.roll_up(launched, READY_WHEN, generation=generation, now=now)
             ),
         }
         return await self._patch(claim, {"status": status}, subresource="status")
@@ -468,11 +468,11 @@ class Lifecycle(PortUser):
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", obstacle.reason, message)
 
     async def _liveness(self, claim: NodeClaim) -> timedelta | None:
-        if await self._timed_out(claim):
+        if await self._delete_if_timed_out(claim):
             return None
         return None if conditions.is_true(claim.status.conditions, INITIALIZED) else WAIT
 
-    async def _timed_out(self, claim: NodeClaim) -> bool:
+    async def _delete_if_timed_out(self, claim: NodeClaim) -> bool:
         """Delete a NodeClaim whose launch or registration timed out; returns whether it did."""
         for kind, timeout, reason in (
             (LAUNCHED, LAUNCH_TIMEOUT, "launch_timeout"),

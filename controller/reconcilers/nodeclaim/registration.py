@@ -90,14 +90,14 @@ def _taints(claim: NodeClaim, node: Node, *, held: bool) -> list[dict[str, Any]]
     taints = {(t.key, t.effect): t for t in node.spec.taints}
     # The node registered with these taints. A startup taint that was removed since must stay
     # removed.
-    if not {labels.DO_NOT_SYNC_TAINTS, labels.REGISTERED} & _true(node):
+    if not {labels.DO_NOT_SYNC_TAINTS, labels.REGISTERED} & _true_labels(node):
         taints |= {(t.key, t.effect): t for t in (*claim.spec.taints, *claim.spec.startup_taints)}
     if held:
         taints[(HELD.key, HELD.effect)] = HELD
     return [_wire(t) for t in taints.values() if t.key != labels.UNREGISTERED_TAINT]
 
 
-def _true(node: Node) -> set[str]:
+def _true_labels(node: Node) -> set[str]:
     return {label for label, value in node.metadata.labels.items() if value == "true"}
 
 

@@ -46,21 +46,21 @@ class Repair(PortUser):
         claim = self.cluster.claim_of(node) if node is not None else None
         if node is None or claim is None or claim.metadata.is_deleting:
             return None
-        fault = min(self._unhealthy(node), key=self._toleration_left, default=None)
+        fault = min(self._faults(node), key=self._toleration_left, default=None)
         if fault is None:
             return None
         left = self._toleration_left(fault)
         if left > timedelta(0):
             return left
         members = self._members(claim)
-        unhealthy = sum(any(True for _ in self._unhealthy(member)) for member in members)
+        unhealthy = sum(any(True for _ in self._faults(member)) for member in members)
         if unhealthy > math.ceil(MOST_UNHEALTHY * len(members)):
             await self._report_blocked(node, claim, f"{unhealthy} of {len(members)} nodes")
             return BLOCKED_PERIOD
         await self._end(node, claim, fault.condition)
         return None
 
-    def _unhealthy(self, node: Node) -> Iterator[Fault]:
+    def _faults(self, node: Node) -> Iterator[Fault]:
         return faults(node, self.cloud.repair_policies())
 
     def _toleration_left(self, fault: Fault) -> timedelta:

@@ -96,4 +96,4 @@ class Evaluation(PortUser):
             generation=generation,
             now=now,
         )
-        return conditions.rolled_up(after, (VALIDATION_SUCCEEDED,), generation=generation, now=now)
+        return conditions.roll_up(after, (VALIDATION_SUCCEEDED,), generation=generation, now=now)

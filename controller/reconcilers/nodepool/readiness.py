@@ -158,7 +158,7 @@ class Readiness(PortUser):
             after = conditions.without_condition(after, IN_SERVICE)
         else:
             dependents.append(IN_SERVICE)
-        return conditions.rolled_up(after, dependents, generation=generation, now=now)
+        return conditions.roll_up(after, dependents, generation=generation, now=now)
 
     def _owner_condition(
         self, known: list[Condition], pool: NodePool, now: datetime

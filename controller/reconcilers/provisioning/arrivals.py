@@ -12,7 +12,7 @@ from controller.apis.kubernetes.meta import OwnerReference
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import Scalable, StatefulSet
 from controller.apiserver.errors import ApiError
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
 
 COUNTED: Mapping[tuple[str, str], Kind[Any]] = {
@@ -53,7 +53,7 @@ class Arrivals(PortUser):
         if len(owners) > MOST_OWNERS:
             return False
         try:
-            found = await all_ended(
+            found = await gather_all(
                 *(
                     self.api.get(kind, owner.name, namespace)
                     for kind, owner, namespace in owners.values()

@@ -24,7 +24,7 @@ from controller.apiserver.errors import ApiError, ConflictError, InvalidError, N
 from controller.cloudprovider.errors import CloudProviderError
 from controller.constraints import taints
 from controller.constraints.selectors import selects
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.ports import Ports, PortUser
 from controller.state.nodes import is_up
@@ -120,7 +120,7 @@ class Nomination(PortUser):
     async def _write_all(self, pods: Sequence[Pod], name: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await all_ended(*(self._write(pod, name) for pod in pods))
+                await gather_all(*(self._write(pod, name) for pod in pods))
         except (ApiError, TimeoutError) as error:
             why = str(error) or f"no response within {PATIENCE_SECONDS:g} s"
             named = ", ".join(pod.key for pod in pods[:MOST_NAMED])

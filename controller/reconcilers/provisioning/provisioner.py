@@ -28,7 +28,7 @@ from controller.reconcilers.newnodes.supply import (
     lacks_values,
     ready_pools,
     supply,
-    unavailable,
+    unavailability,
 )
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.ports import Ports, PortUser
@@ -207,7 +207,7 @@ class Provisioner(PortUser, ExpectedPods):
             placed=placed,
             pools=pools,
             supplied=supplied,
-            snapshot=with_placed(with_promised(snapshot), placed),
+            snapshot=with_placed_pods(with_promised_capacity(snapshot), placed),
             revision=self.cluster.revision,
         )
 
@@ -256,7 +256,7 @@ class Provisioner(PortUser, ExpectedPods):
             problem = supplied.problems.get(name, "")
             types = supplied.types.get(name, ())
             if types and not problem:
-                problem = unavailable(pool, types)
+                problem = unavailability(pool, types)
             if not problem and self.min_values_policy == STRICT:
                 problem = TOO_FEW_VALUES if lacks_values(pool, types) else ""
             if problem:
@@ -298,14 +298,17 @@ class Provisioner(PortUser, ExpectedPods):
         """
         writer = ClaimWriter(self.ports, self.plan)
         for name, keys in results.existing_nodes.items():
-            writer.expect(name, _among(pods, keys), self.nomination)
+            writer.expect(name, _existing_pods(pods, keys), self.nomination)
         outcomes = await self._create(results.new_nodes, pods, snapshot, writer)
         claims = [None if isinstance(each, ApiError) else each for each in outcomes]
         # After all create requests, so that hundreds of events do not delay a launch.
         for node, claim in zip(results.new_nodes, claims, strict=True):
             if claim is not None:
                 await asyncio.gather(
-                    *(self._publish_nomination(pod, claim) for pod in _among(pods, node.pods))
+                    *(
+                        self._publish_nomination(pod, claim)
+                        for pod in _existing_pods(pods, node.pods)
+                    )
                 )
         await self._report_unplaced(self._unplaced_pods(results, outcomes, pods))
         await GangRelease(self.ports, self.plan).release(results.refused_gangs)
@@ -329,7 +332,9 @@ class Provisioner(PortUser, ExpectedPods):
                 name = node.node_pool
                 claim = await writer.create(node, pools[name], types[name], reason="provisioned")
                 if claim is not None:
-                    writer.expect(claim.metadata.name, _among(pods, node.pods), self.nomination)
+                    writer.expect(
+                        claim.metadata.name, _existing_pods(pods, node.pods), self.nomination
+                    )
                 return claim
 
         claims: list[NodeClaim | ApiError | None] = []
@@ -382,7 +387,7 @@ class Provisioner(PortUser, ExpectedPods):
         for node, outcome in zip(results.new_nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 why = about_pool(node.node_pool, f"error creating NodeClaim: {outcome}")
-                unplaced += [(pod, why) for pod in _among(pods, node.pods)]
+                unplaced += [(pod, why) for pod in _existing_pods(pods, node.pods)]
         return unplaced
 
     async def _report_unplaced(self, unplaced: Sequence[tuple[Pod, str]]) -> None:
@@ -412,12 +417,12 @@ def log_fields(pods: Sequence[Pod], results: Results) -> dict[str, object]:
     }
 
 
-def _among(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:
+def _existing_pods(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:
     """Return the pods of these keys that still exist."""
     return [pods[key] for key in keys if key in pods]
 
 
-def with_promised(snapshot: Snapshot) -> Snapshot:
+def with_promised_capacity(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in which unlaunched NodeClaims have the capacity that they request.
 
     Their nodes will have at least this capacity. So a pod can be planned there if kube-scheduler
@@ -447,7 +452,7 @@ def _with_promised_capacity(node: StateNode) -> StateNode:
     return dataclasses.replace(node, claim=promised)
 
 
-def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:
+def with_placed_pods(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:
     """Return the snapshot in which planned pods count as bound to their planned nodes."""
     if not placed:
         return snapshot

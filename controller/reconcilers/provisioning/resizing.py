@@ -35,7 +35,7 @@ from controller.disruption.resizing import evictions, shortfall
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.provisioning.provisioner import Solve, with_promised
+from controller.reconcilers.provisioning.provisioner import Solve, with_promised_capacity
 from controller.state.nodes import lifecycle_event
 from controller.state.pods import is_terminal, pending_resize
 from controller.state.snapshot import Snapshot
@@ -119,7 +119,7 @@ class Resizing(PortUser):
     async def _snapshot(self) -> Snapshot:
         pools = self.registration_backoff.admit(ready_pools(self.cluster.list(NODE_POOL)))
         types = (await supply(self.cloud, self.cluster, pools)).types
-        return with_promised(self.cluster.snapshot(types, pools, now=self.clock()))
+        return with_promised_capacity(self.cluster.snapshot(types, pools, now=self.clock()))
 
     async def _stranded_pod(self, chosen: Sequence[Pod], node: Node, snapshot: Snapshot) -> str:
         """Return one of the pods that no other node could hold, with the cause; empty if none."""

@@ -191,7 +191,7 @@ class StartupGate(PortUser):
         node = self.cluster.get(NODE, name)
         if node is None:
             return
-        others = [to_wire(t) for t in node.spec.taints if not taints.same(t, taints.HELD)]
+        others = [to_wire(t) for t in node.spec.taints if not taints.are_same(t, taints.HELD)]
         try:
             opened = await self.api.patch(
                 NODE,

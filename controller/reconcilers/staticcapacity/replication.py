@@ -28,7 +28,7 @@ from controller.reconcilers.newnodes.supply import (
     TOO_FEW_VALUES,
     lacks_values,
     supply,
-    unavailable,
+    unavailability,
 )
 from controller.reconcilers.newnodes.writer import create_claim
 from controller.reconcilers.ports import Ports, PortUser
@@ -137,7 +137,7 @@ class Replication(PortUser):
         It waits while EC2 would refuse their instances: the NodeClaims would be deleted and created
         again and again.
         """
-        if unavailable := await self._unavailable(pool):
+        if unavailable := await self._unavailability(pool):
             reason, message, pause = "NoCompatibleInstanceTypes", unavailable, AT_THE_LIMIT
         else:
             refusals = self.registration_backoff.registrations.refusals
@@ -149,7 +149,7 @@ class Replication(PortUser):
             log.info("creating no nodeclaims for nodepool yet; retrying", extra=fields)
         return pause
 
-    async def _unavailable(self, pool: NodePool) -> str:
+    async def _unavailability(self, pool: NodePool) -> str:
         """Return why no offering is available for a node of the pool; empty if one is.
 
         Empty, too, if the instance types of the NodePool cannot be read.
@@ -158,7 +158,7 @@ class Replication(PortUser):
         types = supplied.types.get(pool.metadata.name)
         if types is None:
             return ""
-        return unavailable(pool, types) or (TOO_FEW_VALUES if lacks_values(pool, types) else "")
+        return unavailability(pool, types) or (TOO_FEW_VALUES if lacks_values(pool, types) else "")
 
     def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
         """Yield nodes of the pool's template; up to `MOST_TOGETHER` share a CreateFleet call.

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from controller.apis.kinds import COSCHEDULING_POD_GROUP, POD, POD_GROUP
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import grace_seconds
 from controller.reconcilers.termination.eviction import Eviction
@@ -63,7 +63,7 @@ class GangRestart(PortUser):
                 if name := reader.gang_of(pod):
                     others = self._others(reader, name, pod, members.values())
                     restarts.left |= {other.metadata.uid: (other, name) for other in others}
-        await all_ended(*(self._evict(uid, node, restarts) for uid in tuple(restarts.left)))
+        await gather_all(*(self._evict(uid, node, restarts) for uid in tuple(restarts.left)))
 
     def forget(self, node: Node) -> None:
         """Drop the state of a deleted node."""

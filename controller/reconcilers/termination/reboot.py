@@ -27,7 +27,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.constraints import taints
 from controller.constraints.resources import parse_resources
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import plan_drain
 from controller.reconcilers.termination.eviction import Eviction
@@ -67,7 +67,7 @@ class Reboots(PortUser):
         if asked is None or not asked.is_true:
             return None
         node = self.cluster.node_of(claim)
-        overdue = self._overdue(claim, asked)
+        overdue = self._overdue_result(claim, asked)
         if overdue is not None:
             await self._fail(claim, node, *overdue)
             return None
@@ -81,7 +81,7 @@ class Reboots(PortUser):
         self, claim: NodeClaim, node: Node, asked: conditions.Condition
     ) -> timedelta | None:
         """Taint and drain the node, and have the cloud reboot it."""
-        if not any(taints.same(taint, taints.REBOOTING) for taint in node.spec.taints):
+        if not any(taints.are_same(taint, taints.REBOOTING) for taint in node.spec.taints):
             await self._write_taints(node, [*node.spec.taints, taints.REBOOTING])
             return POLL
         before = claim.metadata.annotations.get(labels.REBOOT_PRE_BOOT_ID)
@@ -129,7 +129,7 @@ class Reboots(PortUser):
             deadline=None,
             now=now,
         )
-        evicted = await all_ended(*(self.eviction.evict(pod, node) for pod in drain.evict))
+        evicted = await gather_all(*(self.eviction.evict(pod, node) for pod in drain.evict))
         if self.gangs is not None:
             lost = [pod for pod, done in zip(drain.evict, evicted, strict=True) if done]
             lost += [pod for pod in drain.waiting if pod.metadata.is_deleting]
@@ -170,7 +170,7 @@ class Reboots(PortUser):
             labels.REBOOT_PRE_BOOT_ID
         ):
             return POLL
-        if any(taints.same(taint, taints.REBOOTING) for taint in node.spec.taints):
+        if any(taints.are_same(taint, taints.REBOOTING) for taint in node.spec.taints):
             await self._untaint(node)
             await self.recorder.publish(
                 NODE_CLAIM, claim, "Normal", "RebootObserved", "Node booted again"
@@ -185,7 +185,9 @@ class Reboots(PortUser):
         self._count(claim, "succeeded")
         return None
 
-    def _overdue(self, claim: NodeClaim, asked: conditions.Condition) -> tuple[str, str] | None:
+    def _overdue_result(
+        self, claim: NodeClaim, asked: conditions.Condition
+    ) -> tuple[str, str] | None:
         """Return the result and the reason of a reboot that takes too long, or None."""
         now = self.clock()
         issued = conditions.find(claim.status.conditions, INITIALIZED)
@@ -244,7 +246,7 @@ class Reboots(PortUser):
             self.metrics.record_reboot(result, self.clock() - _since(asked))
 
     async def _untaint(self, node: Node) -> None:
-        left = [taint for taint in node.spec.taints if not taints.same(taint, taints.REBOOTING)]
+        left = [taint for taint in node.spec.taints if not taints.are_same(taint, taints.REBOOTING)]
         if len(left) < len(node.spec.taints):
             await self._write_taints(node, left)
 

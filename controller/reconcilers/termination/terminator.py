@@ -25,7 +25,7 @@ from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoun
 from controller.constraints.resources import parse_resources
 from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import first_noted
-from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import Drain, plan_drain
@@ -89,7 +89,7 @@ class Terminator(PortUser):
         deadline = claim.drain_deadline if claim is not None else None
         done = (
             await self._drain(node, claim, deadline)
-            and await self._volumes_detached(node, claim, deadline)
+            and await self._are_volumes_detached(node, claim, deadline)
             and await self._instance_gone(node, claim, deadline)
         )
         if not done:
@@ -149,7 +149,7 @@ class Terminator(PortUser):
         """
         progress = self._progress_of(node)
         drain = self._plan_drain(node, deadline)
-        await all_ended(
+        await gather_all(
             *(self._delete(p, node, deadline) for p in drain.force),
             *(self._evict(p, node) for p in drain.evict),
         )
@@ -209,7 +209,7 @@ class Terminator(PortUser):
         if await self.eviction.evict(pod, node):
             self._progress_of(node).removed.add(pod.metadata.uid)
 
-    async def _volumes_detached(
+    async def _are_volumes_detached(
         self, node: Node, claim: NodeClaim | None, deadline: datetime | None
     ) -> bool:
         claim = self._current(claim)

@@ -223,14 +223,14 @@ def relevant_taints(state_node: StateNode) -> list[Taint]:
     node_taints = [*state_node.node.spec.taints, *_cordon(state_node.node)]
     if state_node.initialized:
         # The pods of a node that is rebooted stay bound to it.
-        return [taint for taint in node_taints if not taints.same(taint, taints.REBOOTING)]
+        return [taint for taint in node_taints if not taints.are_same(taint, taints.REBOOTING)]
     assert state_node.claim is not None
     startup = state_node.claim.spec.startup_taints
     return [
         taint
         for taint in node_taints
         if not taints.is_ephemeral(taint)
-        and not any(taints.same(taint, startup_taint) for startup_taint in startup)
+        and not any(taints.are_same(taint, startup_taint) for startup_taint in startup)
     ]
 
 
