@@ -160,8 +160,8 @@ MUTATIONS = (
     EngineMutation(
         "pods with affinity ignore the constraints among themselves",
         f"{SCHEDULING}/placement/colocation.py",
-        "min(_fitting(pending, host, capacity, mask, variants), on_one_node(pending, beside))",
-        "_fitting(pending, host, capacity, mask, variants)",
+        "_fitting_count(pending, host, capacity, mask, variants), on_one_node(pending, beside)",
+        "_fitting_count(pending, host, capacity, mask, variants), pending.number",
         "pod_affinity",
     ),
     EngineMutation(

@@ -31,8 +31,8 @@ from controller.scheduling.pods.classes import PodClass, PodSignatures
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, needs_colocation
 from controller.scheduling.pods.preferences import (
     PodConstraints,
-    required,
     tolerating_soft_taints,
+    without_preferences,
 )
 from controller.scheduling.problem import SchedulingProblem, scheduling_problem
 from controller.scheduling.settings import Settings
@@ -288,7 +288,7 @@ class _Reader:
     def _without_preferences(self, constraints: PodConstraints) -> PodConstraints:
         """Return the constraints without preferences, one shared result for each input."""
         if id(constraints) not in self._known_required:
-            self._known_required[id(constraints)] = required(constraints)
+            self._known_required[id(constraints)] = without_preferences(constraints)
         return self._known_required[id(constraints)]
 
     def _launch_options(self, classes: Sequence[PendingGroup]) -> tuple[PackingProblem, Vector]:

@@ -26,7 +26,9 @@ def daemon_pods(
     latest_pods = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}
     existing = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
     for daemon in daemons(snapshot):
-        runs = existing.meeting(daemon.alternatives) & existing.tolerated(daemon.tolerations)
+        runs = existing.compatible_mask(daemon.alternatives) & existing.tolerated_mask(
+            daemon.tolerations
+        )
         body = by_key[daemon.key]
         for node, is_running in zip(existing.all, runs.tolist(), strict=True):
             if is_running:

@@ -96,7 +96,7 @@ class ResourceAxis:
         values: Vector = matrix[:, self.names.index(name)]
         return values
 
-    def projected(self, matrix: Matrix, axis: ResourceAxis) -> Matrix:
+    def project(self, matrix: Matrix, axis: ResourceAxis) -> Matrix:
         """Return an array along this axis, converted to another axis."""
         projection = np.zeros((len(matrix), len(axis.names)))
         for index, name in enumerate(axis.names):

@@ -151,7 +151,7 @@ def _losses(
 
     for key in sorted(needed, key=_label_rank):
         miss = Miss.OFFERING if key in OFFERING_LABELS else Miss.LABEL
-        exclude(catalog.meeting({key: needed[key]}), miss, _not_met(key, needed[key]))
+        exclude(catalog.compatible_mask({key: needed[key]}), miss, _not_met(key, needed[key]))
     requests = pod_class.signature.requests
     for name in sorted(requests, key=lambda resource: (resource != CPU, resource)):
         amount = requests[name]

@@ -119,7 +119,7 @@ class NodeClaimWriter:
         )
         if any(amount > 0 and name not in axis for name, amount in requests.items()):
             return None
-        terms, fitting = self._fitting(planned, axis.vector(requests))
+        terms, fitting = self._terms_and_types(planned, axis.vector(requests))
         if not len(fitting):
             return None
         # The consumption of the packed node type is already subtracted from the remaining limits.
@@ -148,7 +148,7 @@ class NodeClaimWriter:
             annotations=annotations,
         )
 
-    def _fitting(self, planned: PlannedNode, size: Vector) -> tuple[ClaimTerms, Indices]:
+    def _terms_and_types(self, planned: PlannedNode, size: Vector) -> tuple[ClaimTerms, Indices]:
         """Return the terms of a NodeClaim, and the indices of their types that hold the requests.
 
         If the cheapest offering of these types is not spot, the terms require on-demand.
@@ -251,7 +251,7 @@ class NodeClaimWriter:
         """Return the cheapest available offering of each type that meets these requirements."""
         catalog = self._catalog
         columns = np.flatnonzero(
-            catalog.meeting(needs) & catalog.available & (catalog.pool_of == pool)
+            catalog.compatible_mask(needs) & catalog.available & (catalog.pool_of == pool)
         )
         rows, prices = catalog.row_of[columns], catalog.price[columns]
         spot = self._spot[columns]

@@ -85,7 +85,7 @@ class Rearrangement:
         nodes = search.nodes
         made = np.where(nodes.node_type < 0, -1, node_types[nodes.node_type])
         return Rearranged(
-            planned=families.named(made.tolist(), nodes.pods[:, : len(rules)]),
+            planned=families.planned_nodes(made.tolist(), nodes.pods[:, : len(rules)]),
             left=nodes.headroom * self.limits.units,
         )
 
@@ -137,7 +137,7 @@ class Rearrangement:
                 unit=1,
                 colocated=[],
                 needs=None,
-                eligible=self.launch_options.pinned(eligible, pins)
+                eligible=self.launch_options.pinned_mask(eligible, pins)
                 if pod_group.needs is None
                 else pod_group.eligible,
             )

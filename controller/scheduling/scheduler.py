@@ -23,7 +23,7 @@ from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.packing.bound import ExistingCapacity, whole_bound
 from controller.scheduling.packing.formulation import ProblemBuilder
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.pods.preferences import required
+from controller.scheduling.pods.preferences import without_preferences
 from controller.scheduling.problem import scheduling_problem
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import Results
@@ -147,7 +147,9 @@ def least_cost(
     problem = scheduling_problem(pods, snapshot=snapshot, settings=settings, catalog=catalog)
     pod_groups = []
     for pod_class, constraints in problem.pods.classes:
-        pending = problem.reader.pending(pod_class, required(constraints), pod_class.keys)
+        pending = problem.reader.pending(
+            pod_class, without_preferences(constraints), pod_class.keys
+        )
         pod_groups.append(PodGroup(pending, (), pending.keys, pending.eligibility.eligible))
     if not pod_groups:
         return 0.0

@@ -16,7 +16,7 @@ from controller.scheduling.packing.purchasing import Purchaser, price_overstatem
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.placement.placer import Placer
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup
-from controller.scheduling.pods.preferences import Relaxed, relaxed
+from controller.scheduling.pods.preferences import Relaxed, relax
 from controller.scheduling.problem import SchedulingProblem
 from controller.scheduling.rearrangement import MAX_PODS, Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
@@ -221,7 +221,7 @@ class Solver:
         withdrawn = [
             placer.remove_from_node(pod_group, index, misplaced)
             for pod_group, index in reversed(placer.filled)
-            if (misplaced := placer.misplaced(pod_group, pod_group.keys))
+            if (misplaced := placer.misplaced_count(pod_group, pod_group.keys))
         ]
         for node in reversed(planned):
             withdrawn += self._withdraw_from_planned(node)
@@ -231,7 +231,7 @@ class Solver:
         """Withdraw the pods of a planned node that topology rules no longer allow there."""
         withdrawn: list[PendingGroup] = []
         for pod_group, keys in node.members:
-            misplaced = self._placer.misplaced(pod_group, keys)
+            misplaced = self._placer.misplaced_count(pod_group, keys)
             if misplaced and node.is_bound:
                 withdrawn += [self._placer.withdraw(*member) for member in node.members]
                 node.members.clear()
@@ -294,7 +294,7 @@ class Solver:
     def _weaker(self, pending: PendingGroup) -> PendingGroup | None:
         """Return the pods with one preference less, or None if they have none."""
         if pending.eligibility not in self._relaxed:
-            self._relaxed[pending.eligibility] = relaxed(pending.constraints)
+            self._relaxed[pending.eligibility] = relax(pending.constraints)
         step = self._relaxed[pending.eligibility]
         if step is None:
             return None

@@ -48,7 +48,7 @@ class LaunchOptions:
         return [
             value
             for value in self.label_values(key)
-            if (present & self._variants.meeting({key: one_of(value)})).any()
+            if (present & self._variants.compatible_mask({key: one_of(value)})).any()
         ]
 
     def combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -63,7 +63,7 @@ class LaunchOptions:
             self._combined[cache_key] = cached
         return cached
 
-    def pinned(self, eligible: Mask, pins: Pins) -> Mask:
+    def pinned_mask(self, eligible: Mask, pins: Pins) -> Mask:
         """Mark the eligible variants that are in these domains."""
         cache_key = (eligible.tobytes(), pins)
         cached = self._pinnings.get(cache_key)
@@ -72,7 +72,7 @@ class LaunchOptions:
             for key, value in pins:
                 query = self._variants.queries.get(key)  # None if no instance type has the label.
                 if query is not None and one_of(value) in query.index_of:
-                    cached &= self._variants.meeting({key: one_of(value)})
+                    cached &= self._variants.compatible_mask({key: one_of(value)})
                 else:
                     cached[:] = False
             self._pinnings[cache_key] = cached

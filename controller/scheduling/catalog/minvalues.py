@@ -45,9 +45,9 @@ def with_joined_variants(
         if type_minimums(pool):
             inside = (variants.pool_of_variant == number) & (variants.reservation_of_variant < 0)
             for needed, ports in pods_and_ports:
-                left = inside & variants.meeting(needed) & variants.free(ports)
+                left = inside & variants.compatible_mask(needed) & variants.free(ports)
                 for domain in ({}, *domains):
-                    span = left & variants.meeting(domain)
+                    span = left & variants.compatible_mask(domain)
                     if _is_wider(variants, span):
                         spans.setdefault(span.tobytes(), span)
     for span in spans.values():

@@ -55,7 +55,7 @@ class Codes:
     sets: tuple[ValueSet | None, ...]
     of_column: Indices
 
-    def meeting(self, needed: ValueSet, *, key: str) -> Mask:
+    def compatible_mask(self, needed: ValueSet, *, key: str) -> Mask:
         """Mark the columns that can meet a requirement on the label."""
         truth = np.fromiter(
             (requirements.meets(offered, needed, key=key) for offered in self.sets),
@@ -100,13 +100,13 @@ class Catalog:
         """The NodePool index of each column."""
         return self.pool_of_row[self.row_of]
 
-    def meeting(self, needed: Requirements) -> Mask:
+    def compatible_mask(self, needed: Requirements) -> Mask:
         """Mark the columns whose nodes can meet every requirement."""
         mask = np.ones(len(self.row_of), dtype=np.bool_)
         for key, allowed in needed.items():
             codes = self.codes.get(key)
             if codes is not None:
-                mask &= codes.meeting(allowed, key=key)
+                mask &= codes.compatible_mask(allowed, key=key)
             elif not requirements.meets(None, allowed, key=key):
                 mask[:] = False
         return mask
@@ -439,7 +439,7 @@ def _with_daemons(without_daemons: Catalog) -> Catalog:
     for index, daemon in enumerate(without_daemons.daemons):
         possible = np.zeros(len(without_daemons.row_of), dtype=np.bool_)
         for alternative in daemon.alternatives:
-            possible |= without_daemons.meeting(alternative)
+            possible |= without_daemons.compatible_mask(alternative)
         for number, pool in enumerate(without_daemons.pools):
             if untolerated_taint(pool.taints, daemon.tolerations) is not None:
                 possible &= without_daemons.pool_of != number

@@ -78,9 +78,9 @@ class Variants:
 
     def capacity_along(self, axis: ResourceAxis) -> Matrix:
         """Return the allocatable capacity for pods; node types × resources of the axis."""
-        return self.catalog.axis.projected(self.catalog.allocatable, axis)[self.row_of]
+        return self.catalog.axis.project(self.catalog.allocatable, axis)[self.row_of]
 
-    def meeting(self, needed: Requirements) -> Mask:
+    def compatible_mask(self, needed: Requirements) -> Mask:
         """Mark the variants whose nodes can meet every requirement."""
         mask = np.ones(len(self.pool_of_variant), dtype=np.bool_)
         for key, allowed in needed.items():
@@ -131,7 +131,7 @@ def variants_of(
     Args:
         catalog: the offerings.
         required: must contain, label by label, every requirement later passed to
-            `Variants.meeting`.
+            `Variants.compatible_mask`.
         ports: the sets of host ports that pods use.
 
     """

@@ -75,7 +75,7 @@ class DeviceClaims:
         self._types = {instance_type.name: instance_type for instance_type in catalog.types}
         self._nodes = {node.name: node for node in snapshot.nodes if not node.deleting}
         self._pods = {pod.key: pod for pod in pods if pod.spec.resource_claims}
-        self._leaving = _leaving(self._pods.values(), snapshot.pods)
+        self._leaving = _leaving_keys(self._pods.values(), snapshot.pods)
         expected = self._expected_pods(snapshot.pods)
         self._users = _users((*self._pods.values(), *expected))
         self.taint_rules = snapshot.device_taint_rules
@@ -139,7 +139,7 @@ class DeviceClaims:
             for signature, keys in parts.items()
         ], failed
 
-    def fitting(
+    def fitting_counts(
         self, device_requests: DeviceRequests, names: Sequence[str], fitting: Indices, most: int
     ) -> Indices:
         """Return how many of the pods each node can take, limited by its devices.
@@ -385,7 +385,7 @@ class DeviceClaims:
         return allocated
 
 
-def _leaving(pending: Iterable[Pod], pods: Iterable[Pod]) -> set[str]:
+def _leaving_keys(pending: Iterable[Pod], pods: Iterable[Pod]) -> set[str]:
     """Return the keys of pending pods that are bound to a node. They leave it in this solve."""
     bound = {pod.key for pod in pods if pod.spec.node_name}
     return {pod.key for pod in pending if pod.spec.node_name or pod.key in bound}

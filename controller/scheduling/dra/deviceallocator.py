@@ -68,7 +68,7 @@ class DeviceAllocator:
         """
         return self._nodes.alternatives(device_requests)
 
-    def fitting(
+    def fitting_counts(
         self, pending: PendingGroup, nodes: Sequence[StateNode], fitting: Indices
     ) -> Indices:
         """Return the number of pods that fit on each node, limited by its devices.
@@ -78,7 +78,7 @@ class DeviceAllocator:
         device_requests = pending.pod_class.device_requests
         if device_requests is None:
             return fitting
-        return self._claims.fitting(
+        return self._claims.fitting_counts(
             device_requests, [node.name for node in nodes], fitting, pending.number
         )
 

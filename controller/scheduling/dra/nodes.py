@@ -274,7 +274,7 @@ class DeviceNodes:
             or self._serves_same(members, DeviceSite(number, site.reach), trial)
         ]
         reach = dict(self.reaches[site.reach].labels)
-        eligible = node_options.variants.meeting(reach) & self._with_profiles(
+        eligible = node_options.variants.compatible_mask(reach) & self._with_profiles(
             serving, node_options.variants
         )
         for member, _ in members:
@@ -303,10 +303,10 @@ class DeviceNodes:
         """
         device_requests = pod_group.pending.pod_class.device_requests
         together = device_requests is not None and bool(device_requests.common)
-        fitting, price = node_options.fitting(pod_group), node_options.variants.price
+        fitting, price = node_options.fitting_node_types(pod_group), node_options.variants.price
         offers: list[tuple[int, float, int, int, DeviceSite, int]] = []
         for number, reach in enumerate(self.reaches):
-            met = node_options.variants.meeting(dict(reach.labels))[
+            met = node_options.variants.compatible_mask(dict(reach.labels))[
                 node_options.variants.variant_of[fitting]
             ]
             for profile in np.unique(node_options.profile_of[fitting[met]]).tolist():
@@ -399,7 +399,7 @@ class DeviceNodes:
         """Mark the variants with an instance type of one of these profiles."""
         mask = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
         for number in numbers:
-            mask |= variants.meeting(self._types([number]))
+            mask |= variants.compatible_mask(self._types([number]))
         return mask
 
 

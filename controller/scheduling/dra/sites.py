@@ -51,7 +51,7 @@ class NodeOptions:
     capacity: Matrix
     profile_of: Indices
 
-    def fitting(self, pod_group: PodGroup) -> Indices:
+    def fitting_node_types(self, pod_group: PodGroup) -> Indices:
         """Return the indices of the node types that hold a unit (pods that share a node)."""
         inside = np.flatnonzero(pod_group.eligible[self.variants.variant_of])
         return inside[(self.capacity[inside] >= pod_group.size).all(axis=1)]

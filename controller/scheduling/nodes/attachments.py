@@ -49,7 +49,7 @@ class Attachments:
                     continue  # The pod runs already, so an unreadable claim does not block it.
                 self.put(names[pod.spec.node_name], attached, [pod.key])
 
-    def fitting(self, volumes: Volumes, fitting: Indices) -> Indices:
+    def fitting_counts(self, volumes: Volumes, fitting: Indices) -> Indices:
         """Return the number of pods with these volumes that each node can still take (nodes).
 
         Args:

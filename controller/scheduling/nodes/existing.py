@@ -78,17 +78,17 @@ class ExistingNodes:
         nodes.remaining, nodes.ports = self.remaining.copy(), [list(taken) for taken in self.ports]
         return nodes
 
-    def meeting(self, alternatives: Sequence[Requirements]) -> Mask:
+    def compatible_mask(self, alternatives: Sequence[Requirements]) -> Mask:
         """Mark the nodes that meet one of the alternatives."""
         mask = np.zeros(len(self.all), dtype=np.bool_)
         for alternative in alternatives:
             met = np.ones(len(self.all), dtype=np.bool_)
             for key, allowed in alternative.items():
-                met &= self._meeting_label(key, allowed)
+                met &= self._label_mask(key, allowed)
             mask |= met
         return mask
 
-    def tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
+    def tolerated_mask(self, tolerations: Sequence[Toleration]) -> Mask:
         """Mark the nodes whose taints are all tolerated, including PreferNoSchedule taints."""
         truth = [
             not node_taints or taints.untolerated_taint(node_taints, tolerations) is None
@@ -132,7 +132,7 @@ class ExistingNodes:
             cached = self._labels[key] = ([*values, None], codes)
         return cached
 
-    def _meeting_label(self, key: str, allowed: ValueSet) -> Mask:
+    def _label_mask(self, key: str, allowed: ValueSet) -> Mask:
         cached = self._cached.get((key, allowed))
         if cached is None:
             values, codes = self._encoded_label(key)
@@ -205,7 +205,9 @@ class ExistingNodes:
         """
         parts: list[list[Resources]] = [[] for _ in self.all]
         for daemon in daemons:
-            runs = self.meeting(daemon.alternatives) & self.tolerated(daemon.tolerations)
+            runs = self.compatible_mask(daemon.alternatives) & self.tolerated_mask(
+                daemon.tolerations
+            )
             for index in np.flatnonzero(runs).tolist():
                 parts[index].append(daemon.requests)
                 self.ports[index].extend(daemon.ports)

@@ -29,7 +29,7 @@ class ExistingOccupancy:
                     [tally.owners[host] for host in hosts], dtype=np.float64
                 )
 
-    def fitting(self, pending: PendingGroup, by_size: Indices) -> Indices:
+    def fitting_counts(self, pending: PendingGroup, by_size: Indices) -> Indices:
         """Return the number of pending pods that fit on each node (nodes).
 
         `by_size` is the number that fit by their requests; eligibility, host ports and hostname

@@ -256,7 +256,7 @@ class WholeProgram:
             if new_pairs.any():
                 self._add_pairs(new_pairs)
                 continue
-            violated, missing = self._violated(bought), self._improving_node_types(quality)
+            violated, missing = self._violated_mask(bought), self._improving_node_types(quality)
             if not (violated.any() or missing.any()):
                 break
             self._add_rows(violated)
@@ -317,7 +317,7 @@ class WholeProgram:
         candidates = (self._column_of < 0) & (quality < 1 - TOLERANCE) & self._allowed.any(axis=0)
         return np.asarray(_cheapest(quality[None], candidates[None], NEW_NODE_TYPES)[0])
 
-    def _violated(self, bought: Vector) -> Mask:
+    def _violated_mask(self, bought: Vector) -> Mask:
         """Mark the few inequalities per node type that the solution violates most.
 
         The result is node types × measures. Node types of equal capacity get the same marks.

@@ -77,7 +77,7 @@ class FirstFit:
             node_type=np.zeros(0, dtype=np.int64),
             pods=no_pods,
             remaining=np.zeros((0, problem.sizes.shape[1])),
-            occupancy=NodeOccupancy.holding(rules, classes, no_pods),
+            occupancy=NodeOccupancy.with_pods(rules, classes, no_pods),
         )
         has_rules = filling.occupancy.has_rules
         for chosen in np.argsort(-filling.worth, kind="stable").tolist():

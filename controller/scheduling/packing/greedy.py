@@ -143,7 +143,7 @@ class _Filling:
             remaining=problem.capacity[node_types] - held @ sizes + SLACK,
             supply=supply,
             fits=supply > 0,
-            occupancy=NodeOccupancy.holding(problem.rules, columns, held),
+            occupancy=NodeOccupancy.with_pods(problem.rules, columns, held),
             many=len(columns) > MANY_CLASSES,
         )
 

@@ -158,7 +158,7 @@ class LocalSearch:
             node_type=np.append(node_types, -1),
             price=np.append(problem.prices[node_types], 0.0),
             headroom=problem.headroom - problem.consumption[node_types].sum(axis=0),
-            occupancy=NodeOccupancy.holding(problem.rules, np.arange(held.shape[1]), held),
+            occupancy=NodeOccupancy.with_pods(problem.rules, np.arange(held.shape[1]), held),
         )
 
     def run(self, unplaced: Sequence[int]) -> bool:

@@ -35,7 +35,7 @@ class NodeOccupancy:
     counted: Matrix
 
     @classmethod
-    def holding(cls, rules: NodeRules, columns: Indices, held: Indices) -> NodeOccupancy:
+    def with_pods(cls, rules: NodeRules, columns: Indices, held: Indices) -> NodeOccupancy:
         """Return the occupancy of nodes with the pods `held` (nodes × the classes in `columns`)."""
         owned = rules.owned[:, columns]
         owned_groups = np.flatnonzero(owned.any(axis=1))

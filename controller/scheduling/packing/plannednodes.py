@@ -151,7 +151,7 @@ class Families:
                 counts[index, self._family_of[id(pod_group)][0]] += len(keys)
         return counts
 
-    def named(self, node_types: Sequence[int], pods: Indices) -> list[PlannedNode]:
+    def planned_nodes(self, node_types: Sequence[int], pods: Indices) -> list[PlannedNode]:
         """Return planned nodes of these node types with these numbers of pods (nodes × classes).
 
         The existing planned nodes come first, in their order, then new ones; a node type of −1

@@ -45,7 +45,9 @@ def colocate(
             continue
         mask = host.eligible & pending.eligibility.eligible
         beside = [(member.pending, count) for member, count in host.members]
-        most = min(_fitting(pending, host, capacity, mask, variants), on_one_node(pending, beside))
+        most = min(
+            _fitting_count(pending, host, capacity, mask, variants), on_one_node(pending, beside)
+        )
         # Spread evenly: the ceiling of pods per unit, unless a node holds fewer.
         each = min(-(-pending.number // host.units), most)
         if not each:
@@ -82,7 +84,7 @@ def _attach(
     pod_groups.append(replace(host, keys=keys, eligible=mask, colocated=colocated))
 
 
-def _fitting(
+def _fitting_count(
     pending: PendingGroup, host: PodGroup, capacity: Matrix, mask: Mask, variants: Variants
 ) -> int:
     """Return the number of companions that fit beside one unit on the largest eligible new node.

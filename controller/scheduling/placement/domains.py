@@ -120,7 +120,7 @@ class Domains:
         options, masks, members = [], [], []
         for combination in sorted(combinations):
             pins = tuple(zip(keys, combination, strict=True))
-            mask = self._launch_options.pinned(pending.eligible, pins)
+            mask = self._launch_options.pinned_mask(pending.eligible, pins)
             inside = np.array([domains == combination for domains in by_node], dtype=np.bool_)
             price = self._launch_options.unit_price(mask, pending.size)
             spare = int(np.minimum(fitting[inside], pending.number).sum()) if by_node else 0

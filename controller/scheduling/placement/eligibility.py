@@ -97,23 +97,24 @@ class EligibilityReader:
 
     def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
         """Return the eligibility of a class, read without the cache."""
-        meeting_preference = self._variants.meeting(constraints.preferred)
+        meeting_preference = self._variants.compatible_mask(constraints.preferred)
         alternatives = new_node_alternatives(pod_class, constraints, self._devices)
         variants_by_alternative = tuple(
-            self._variants.meeting(alternative) & meeting_preference for alternative in alternatives
+            self._variants.compatible_mask(alternative) & meeting_preference
+            for alternative in alternatives
         )
         eligible = self._union(variants_by_alternative)
         own_eligible = eligible
         if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
             own_eligible = self._union(
                 [
-                    self._variants.meeting(alternative) & meeting_preference
+                    self._variants.compatible_mask(alternative) & meeting_preference
                     for alternative in constraints.strict
                 ]
             )
         hard_tolerations = (*constraints.tolerations, TOLERATE_PREFERENCES)
-        # Device alternatives describe new nodes only. `DeviceAllocator.fitting` checks the devices
-        # of existing nodes.
+        # Device alternatives describe new nodes only. `DeviceAllocator.fitting_counts` checks the
+        # devices of existing nodes.
         alternatives_on_nodes = (
             alternatives
             if pod_class.device_requests is None
@@ -123,10 +124,10 @@ class EligibilityReader:
             compatible_conjunction(alternative, constraints.preferred)
             for alternative in alternatives_on_nodes
         ]
-        nodes = self._nodes.meeting(
+        nodes = self._nodes.compatible_mask(
             [alternative for alternative in node_alternatives if alternative is not None]
         )
-        nodes &= self._nodes.tolerated(hard_tolerations)
+        nodes &= self._nodes.tolerated_mask(hard_tolerations)
         return Eligibility(
             constraints=constraints,
             owned=topology_groups_of(pod_class, constraints, self._groups),
@@ -134,14 +135,14 @@ class EligibilityReader:
             alternatives=alternatives,
             variants_by_alternative=variants_by_alternative,
             own_eligible=own_eligible,
-            tolerated=self._tolerated(hard_tolerations),
+            tolerated=self._tolerated_mask(hard_tolerations),
             eligible=eligible
-            & self._tolerated(constraints.tolerations)
+            & self._tolerated_mask(constraints.tolerations)
             & self._variants.free(pod_class.signature.ports),
             nodes=nodes,
         )
 
-    def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
+    def _tolerated_mask(self, tolerations: Sequence[Toleration]) -> Mask:
         """Mark the variants whose NodePool has only taints that are tolerated."""
         key = tuple(tolerations)
         cached = self._tolerating.get(key)
@@ -162,7 +163,7 @@ class EligibilityReader:
         key = (namespace, tuple(sorted(labels.items())))
         cached = self._selecting.get(key)
         if cached is None:
-            selecting = self._groups.selecting(namespace, labels)
+            selecting = self._groups.selecting_groups(namespace, labels)
             cached = self._selecting[key] = tuple(self._groups.all[index] for index in selecting)
         return cached
 

@@ -26,7 +26,7 @@ from controller.scheduling.topology.groups import (
     domain_of,
 )
 from controller.scheduling.topology.rules import on_one_node
-from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced, record
+from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced_count, record
 
 NEW_NODE = "a new node"
 """The hostname under which pod affinities by hostname count pods that need new nodes."""
@@ -101,9 +101,9 @@ class Placer:
         """Place one pending group; add it to `failed` if pods are left."""
         fitting = self._none_fitting
         if len(self._nodes):
-            fitting = self._occupancy.fitting(pending, self._nodes.holds(pending.size))
-            fitting = self._attachments.fitting(pending.pod_class.volumes, fitting)
-            fitting = self._devices.fitting(pending, self._nodes.all, fitting)
+            fitting = self._occupancy.fitting_counts(pending, self._nodes.holds(pending.size))
+            fitting = self._attachments.fitting_counts(pending.pod_class.volumes, fitting)
+            fitting = self._devices.fitting_counts(pending, self._nodes.all, fitting)
         rules = self._domains.rules(pending.eligibility)
         if pending.needs_colocation:
             self._place_colocated(pending, fitting, rules, pod_groups)
@@ -166,7 +166,7 @@ class Placer:
         without_affinity = replace(
             pending, owned=tuple(group for group in pending.owned if group not in affinity_groups)
         )
-        fitting = self._occupancy.fitting(without_affinity, self._nodes.holds(pending.size))
+        fitting = self._occupancy.fitting_counts(without_affinity, self._nodes.holds(pending.size))
         most_on_one_node = self._most_together(pending)
         if len(fitting) and fitting.max() >= min(most_on_one_node, pending.number) > 0:
             # The first node that holds them all, or else the first that holds the most.
@@ -278,9 +278,9 @@ class Placer:
         record(self._domains.rules(pod_group.pending.eligibility), pod_group.pins, -len(keys))
         return replace(pod_group.pending, keys=list(keys))
 
-    def misplaced(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
+    def misplaced_count(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
         """Return the number of these pods that must leave their domains to meet the rules again."""
-        return misplaced(
+        return misplaced_count(
             pod_group.pins, self._domains.rules(pod_group.pending.eligibility), len(keys)
         )
 

@@ -1,6 +1,6 @@
 """A pod's preferences, and the order in which they are relaxed.
 
-All constraints listed in a `PodConstraints` bind. If they cannot be met, `relaxed` returns the next
+All constraints listed in a `PodConstraints` bind. If they cannot be met, `relax` returns the next
 weaker constraints.
 """
 
@@ -145,7 +145,7 @@ class Relaxed:
     given_up: str
 
 
-def relaxed(constraints: PodConstraints) -> Relaxed | None:
+def relax(constraints: PodConstraints) -> Relaxed | None:
     """Return the constraints with the next preference relaxed, or None if none is left.
 
     The order is the same as in Karpenter. Karpenter also drops alternatives of required affinity;
@@ -174,10 +174,10 @@ def tolerating_soft_taints(constraints: PodConstraints) -> PodConstraints:
     return replace(constraints, tolerations=(*constraints.tolerations, TOLERATE_PREFERENCES))
 
 
-def required(constraints: PodConstraints) -> PodConstraints:
+def without_preferences(constraints: PodConstraints) -> PodConstraints:
     """Return the constraints with all preferences relaxed."""
-    weaker = relaxed(constraints)
-    return constraints if weaker is None else required(weaker.constraints)
+    weaker = relax(constraints)
+    return constraints if weaker is None else without_preferences(weaker.constraints)
 
 
 def _heaviest_first(terms: Sequence[Weighted]) -> tuple[Weighted, ...]:

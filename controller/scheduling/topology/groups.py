@@ -130,8 +130,8 @@ class TopologyGroups:
             namespace.metadata.name: namespace.metadata.labels for namespace in namespaces
         }
         self._group_of: dict[tuple[object, ...], TopologyGroup] = {}
-        # Index by one label that a counted pod must have, so that `selecting` need not try every
-        # group. Groups without such a label are under None.
+        # Index by one label that a counted pod must have, so that `selecting_groups` need not try
+        # every group. Groups without such a label are under None.
         self._by_label: defaultdict[tuple[str, str] | None, list[TopologyGroup]] = defaultdict(list)
 
     def spread(
@@ -213,7 +213,7 @@ class TopologyGroups:
                 if domain is not None:
                     self.tallies[group.index].owners[domain] += 1
 
-    def selecting(self, namespace: str, values: Mapping[str, str]) -> tuple[int, ...]:
+    def selecting_groups(self, namespace: str, values: Mapping[str, str]) -> tuple[int, ...]:
         """Return the indices of the groups that count a pod with these labels, sorted."""
         groups = [*self._by_label[None]]
         for label in values.items():
@@ -300,7 +300,7 @@ class TopologyGroups:
             group.universe.update(domains.values())
             domains_by_group.append(domains)
         for (namespace, values), pods_by_node in pods_by_labels.items():
-            for index in self.selecting(namespace, dict(values)):
+            for index in self.selecting_groups(namespace, dict(values)):
                 for name, count in pods_by_node.items():
                     domain = domains_by_group[index].get(name)
                     if domain is not None:

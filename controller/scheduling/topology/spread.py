@@ -116,7 +116,7 @@ def admits(pins: Pins, rules: Rules, *, leaving: Pins = ()) -> bool:
     return _is_admitted(pins, rules, least, leaving_pods)
 
 
-def misplaced(pins: Pins, rules: Rules, most: int) -> int:
+def misplaced_count(pins: Pins, rules: Rules, most: int) -> int:
     """Return the number of pods that must leave these domains so that all meet their own rules.
 
     The result is the smallest such number, at most `most`.
