@@ -33,6 +33,7 @@ OTHER: dict[str, Any] = {
     "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
     "terminationGracePeriodSeconds": 5,
     "schedulingGroup": {"podGroupName": "train"},
+    "schedulingGates": [{"name": "example.com/quota"}],
 }
 """Of each field of a spec another value than `make_pod` gives it, as it is on the wire."""
 
