@@ -114,7 +114,7 @@ class _Filling:
         value_weight: float,
     ) -> _Filling:
         """Return the nodes with the pods `start` on them."""
-        sampled = dual_prices.sampled(left) | start.any(axis=0)
+        sampled = dual_prices.sampled_mask(left) | start.any(axis=0)
         columns = np.flatnonzero(sampled & problem.allowed[:, node_types].any(axis=1))
         sizes = problem.sizes[columns]
         weights = dual_prices.resource_prices[node_types]

@@ -122,7 +122,7 @@ class DualPrices:
     limit_value: float
     samples: Samples | None
 
-    def sampled(self, left: Indices) -> Mask:
+    def sampled_mask(self, left: Indices) -> Mask:
         """Mark the classes with pods left; if they are many, only a sample of them."""
         return left > 0 if self.samples is None else self.samples.of(left)
 
@@ -200,7 +200,7 @@ class PriceModel:
         if self._stratum is not None:
             samples = Samples(self._stratum, np.lexsort((-values, self._stratum)))
         return DualPrices(
-            bought=self._bought(prices),
+            bought=self._bought_nodes(prices),
             resource_prices=self._weights(resource_prices, balance) / self._scale,
             values=values,
             scarce=scarce,
@@ -221,7 +221,7 @@ class PriceModel:
         self._first = self._first or (key, priced)
         return priced
 
-    def _bought(self, prices: FluidSolution) -> Vector:
+    def _bought_nodes(self, prices: FluidSolution) -> Vector:
         """Return the nodes of each node type that the program buys."""
         bought = np.zeros(len(self._problem.prices))
         bought[self._node_types] = prices.bought
@@ -237,7 +237,7 @@ class PriceModel:
         """
         prices, resource_prices, _ = self._solve(left)
         weights = self._weights(resource_prices, NO_WEIGHT) / self._scale
-        spent = self._bought(prices) @ (weights[:, :2] * self._problem.capacity[:, :2])
+        spent = self._bought_nodes(prices) @ (weights[:, :2] * self._problem.capacity[:, :2])
         if spent.min() < LOPSIDED * spent.sum():
             return HIGH_WEIGHT, NORMAL_WEIGHT, NO_WEIGHT
         return NO_WEIGHT, HIGH_WEIGHT, NORMAL_WEIGHT
