@@ -171,7 +171,7 @@ def parse_with_settings(
     chosen, remaining = parser.parse_known_args(argv)
     flags = [f"--{setting.flag}" for setting in SETTINGS]
     unknown = [each for each in remaining if each.startswith("--") and _name(each) not in flags]
-    unknown = unknown or _misplaced(remaining)
+    unknown = unknown or _misplaced_arguments(remaining)
     if unknown:
         _reject(parser, chosen, unknown, flags)
     if remaining and getattr(chosen, "world", None) is not None:
@@ -191,7 +191,7 @@ def _reject(
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{similar}")
 
 
-def _misplaced(remaining: Sequence[str]) -> list[str]:
+def _misplaced_arguments(remaining: Sequence[str]) -> list[str]:
     """Return the arguments that are neither flags of `run` nor the value of the flag before."""
     before = ("", *remaining)
     return [
