@@ -78,7 +78,11 @@ def _image(cloud: CloudControl, release: str) -> str:
     except ValueError:
         raise RuntimeError(f"{release!r} is not a date such as 20261201") from None
     images = ", ".join(cloud.publish_images(release))
-    return f"AWS publishes the AL2023 release {release} ({images}); nodes of al2023@latest drift"
+    return (
+        f"AWS publishes the AL2023 release {release} ({images}). Nodes of al2023@latest drift "
+        "within SSM_REFRESH_INTERVAL, by default a day. To drift within 2 minutes: "
+        "pulumi config set --path joiner:settings.SSM_REFRESH_INTERVAL 1m && pulumi up"
+    )
 
 
 def _clear(cloud: CloudControl) -> str:

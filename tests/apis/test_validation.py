@@ -46,6 +46,10 @@ def problems_with(path: str, value: Any) -> list[str]:
         (REQUIREMENTS, requires(labels.CAPACITY_TYPE, "In", "cheap"), "on-demand, reserved, spot"),
         (REQUIREMENTS, requires(labels.CAPACITY_TYPE, "In", "spot", "x", minValues=2), "only"),
         (REQUIREMENTS, requires(TENANCY, "In", "host"), "dedicated, default"),
+        ("template.spec.expireAfter", "0s", "deletes each node as soon as it is created"),
+        ("template.spec.expireAfter", "0h0m0s", "allowed are a longer time"),
+        ("template.spec.expireAfter", "1d", "'1d'"),
+        ("template.spec.nodeClassRef.name", "c" * 64, "nodeClassRef.name: 64 characters"),
     ],
 )
 def test_an_invalid_pool_reports_its_problem(path: str, value: Any, why: str) -> None:
@@ -67,6 +71,22 @@ def test_an_invalid_pool_reports_its_problem(path: str, value: Any, why: str) ->
 )
 def test_a_valid_pool_reports_no_problems(requirement: list[dict[str, Any]]) -> None:
     assert problems_with(REQUIREMENTS, requirement) == []
+
+
+def test_a_pool_that_launches_nothing_may_expire_its_nodes_at_once() -> None:
+    wire = with_field(NODE_POOL, "template.spec.expireAfter", "0s")
+    wire = with_field(wire, "limits", {"cpu": "0"})
+
+    assert problems(msgspec.convert(wire, NodePool)) == []
+
+
+@pytest.mark.parametrize(("length", "valid"), [(63, True), (64, False), (253, False)])
+def test_the_name_of_a_pool_fits_into_the_label_of_its_nodes(length: int, valid: bool) -> None:
+    metadata = {**NODE_POOL["metadata"], "name": "a" * length}
+
+    faults = problems(msgspec.convert({**NODE_POOL, "metadata": metadata}, NodePool))
+
+    assert faults == [] if valid else "metadata.name: " in faults[0]
 
 
 def test_one_taint_may_have_two_effects() -> None:

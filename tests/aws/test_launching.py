@@ -42,7 +42,7 @@ from tests.aws.builders import (
     within,
 )
 from tests.aws.conftest import Region
-from tests.builders import changed
+from tests.builders import changed, needs
 
 Start = Callable[[], AWSCloudProvider]
 
@@ -601,3 +601,16 @@ async def test_a_node_with_another_ami_does_not_correct_the_capacity(
     assert [t.capacity for t in await provider.instance_types(node_class)] == [
         t.capacity for t in before
     ]
+
+
+async def test_dearer_types_are_offered_if_min_values_needs_their_values(
+    provider: AWSCloudProvider,
+) -> None:
+    """The 60 cheapest types are all that a request would have otherwise."""
+    families = needs("karpenter.k8s.aws/instance-family", "Exists", min_values=24)
+
+    instance = await provider.launch(
+        make_claim(ON_DEMAND, LINUX, families, requests={"cpu": "100m"}), await ready(provider)
+    )
+
+    assert instance.capacity_type == "on-demand"

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 
 from controller.apis import labels
+from controller.apis.karpenter import durations
 from controller.apis.karpenter.nodeoverlay import MAX_PRICE, NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.quantities import amount
@@ -30,11 +32,17 @@ _PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)")
 _CHANGE = re.compile(r"[+-]([0-9]*\.?[0-9]+)%?")
 _WHOLE_NUMBER = re.compile(r"[0-9]+")
 
+MOST_IN_LABEL = 63
+"""Maximum number of characters of a label's value."""
+
 
 def problems(pool: NodePool) -> list[str]:
     """Return everything that is invalid in a NodePool; empty if it is valid."""
     template = pool.spec.template
     return [
+        *_node_label_problems("metadata.name", pool.metadata.name),
+        *_node_label_problems("nodeClassRef.name", template.spec.node_class_ref.name),
+        *_expiry_problems(pool),
         *_label_problems(template.metadata.labels or {}),
         *_taint_problems([*(template.spec.taints or ()), *(template.spec.startup_taints or ())]),
         *_requirement_problems(template.spec.requirements, pool_owned=True),
@@ -61,6 +69,30 @@ def is_restricted(key: str) -> bool:
         domain == reserved or domain.endswith(f".{reserved}")
         for reserved in labels.RESTRICTED_DOMAINS
     )
+
+
+def _node_label_problems(field: str, name: str) -> Iterator[str]:
+    """Check a name that is the value of a label on every NodeClaim and Node of the NodePool."""
+    if len(name) > MOST_IN_LABEL:
+        yield (
+            f"{field}: {len(name)} characters; a label on each node has this name as its value, so "
+            f"up to {MOST_IN_LABEL} are allowed"
+        )
+
+
+def _expiry_problems(pool: NodePool) -> Iterator[str]:
+    """Check that new nodes live. A NodePool with a limit of 0 has no new nodes."""
+    expire_after = pool.spec.template.spec.expire_after
+    try:
+        lifetime = durations.parse(expire_after)
+    except ValueError as exc:
+        yield f"expireAfter: {exc}"
+        return
+    if lifetime == timedelta() and "0" not in map(str, pool.spec.limits.values()):
+        yield (
+            f"expireAfter: {expire_after!r} deletes each node as soon as it is created; allowed "
+            "are a longer time, such as 720h, and Never"
+        )
 
 
 def _label_problems(template_labels: Mapping[str, str]) -> Iterator[str]:
@@ -162,7 +194,7 @@ def _key_fault(key: str, *, pool_owned: bool) -> str:
 
 def _name_fault(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
-    if not _NAME.fullmatch(name) or len(name) > 63:
+    if not _NAME.fullmatch(name) or len(name) > MOST_IN_LABEL:
         return (
             "is not a qualified name: up to 63 letters, digits, '-', '_', '.', "
             "beginning and ending with a letter or digit"
@@ -173,7 +205,7 @@ def _name_fault(key: str) -> str:
 
 
 def _value_fault(value: str) -> str:
-    if value and (len(value) > 63 or not _NAME.fullmatch(value)):
+    if value and (len(value) > MOST_IN_LABEL or not _NAME.fullmatch(value)):
         return (
             "is not a label value: up to 63 letters, digits, '-', '_', '.', "
             "beginning and ending with a letter or digit"

@@ -5,7 +5,8 @@ A choice is an instance type with those of its offerings that meet the NodeClaim
 EC2 chooses by its own allocation strategy, so the request must not contain unwanted offerings. If
 there are reservations, the filters keep only these. Unless the NodeClaim has `minValues`, they
 remove bare metal and accelerators if other choices remain, and spot offerings that cost more than
-on-demand. Finally, they remove all but the 60 cheapest instance types.
+on-demand. Finally, they remove all but the 60 cheapest instance types. With `minValues`, dearer
+instance types replace some of these if they have values that are required.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ def filter_choices(
     if not flexible:
         left = without_dear_spot(without_exotic(left))
     left = one_capacity_type(left)
-    chosen = sorted(left, key=lambda c: (c.price, c.instance_type.name))[:MOST_TYPES]
-    if not chosen:
+    by_price = sorted(left, key=lambda c: (c.price, c.instance_type.name))
+    if not by_price:
         raise InsufficientCapacityError(UNAVAILABLE)
-    if not relaxed:
-        _require_flexibility(chosen, flexible)
+    if relaxed or not flexible:
+        return by_price[:MOST_TYPES]
+    chosen = _most_flexible(by_price, flexible)
+    _require_flexibility(chosen, flexible)
     return chosen
 
 
@@ -138,16 +141,43 @@ def without_dear_spot(choices: Sequence[Choice]) -> list[Choice]:
     )
 
 
+def _most_flexible(by_price: Sequence[Choice], flexible: Sequence[Requirement]) -> list[Choice]:
+    """Return at most `MOST_TYPES` choices, cheapest first, with as many values as `minValues` asks.
+
+    While a requirement lacks values, the cheapest choice with each further value is kept. The
+    other choices are the cheapest ones.
+    """
+    needed: list[int] = []
+    seen: list[set[str]] = [set() for _ in flexible]
+    for index, choice in enumerate(by_price):
+        adds = False
+        for requirement, known in zip(flexible, seen, strict=True):
+            if len(known) < (requirement.min_values or 0):
+                new = _values(choice, requirement) - known
+                known |= new
+                adds = adds or bool(new)
+        if adds:
+            needed.append(index)
+    others = sorted(set(range(len(by_price))).difference(needed))
+    kept = [*needed, *others][:MOST_TYPES]
+    return [by_price[index] for index in sorted(kept)]
+
+
+def _values(choice: Choice, requirement: Requirement) -> set[str]:
+    """Return the values of a label that a choice has and the requirement accepts."""
+    accepted = value_set(requirement.operator, requirement.values)
+    return {
+        value
+        for attribute in choice.instance_type.requirements
+        if attribute.key == requirement.key
+        for value in attribute.values
+        if accepted.has(value)
+    }
+
+
 def _require_flexibility(chosen: Sequence[Choice], flexible: Iterable[Requirement]) -> None:
     for requirement in flexible:
-        values = {
-            value
-            for choice in chosen
-            for attribute in choice.instance_type.requirements
-            if attribute.key == requirement.key
-            for value in attribute.values
-            if value_set(requirement.operator, requirement.values).has(value)
-        }
+        values = {value for choice in chosen for value in _values(choice, requirement)}
         if len(values) < (requirement.min_values or 0):
             raise InsufficientCapacityError(
                 f"{UNAVAILABLE}: {requirement.key} has minValues {requirement.min_values}, but "
