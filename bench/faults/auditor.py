@@ -502,9 +502,10 @@ def unneeded_instances(view: View, instance_types: Sequence[InstanceType]) -> li
 
 
 def _waste(view: View, needed: float, instance_types: Sequence[InstanceType]) -> list[str]:
-    # A stopped instance costs nothing. An instance whose NodeClaim a user removed together with its
-    # finalizers has no owner until garbage collection.
+    # A stopped instance costs nothing. An instance whose NodeClaim or Node a user removed together
+    # with its finalizers is of no use until garbage collection.
     claimed = {_provider(claim) for claim in view.claims}
+    claimed &= {node["spec"].get("providerID") for node in view.nodes}
     paid = [
         i for i in view.instances
         if i.state in ("pending", "running") and not i.foreign and not i.is_static

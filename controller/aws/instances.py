@@ -35,6 +35,7 @@ LISTED_AFTER = 60.0
 
 LIVING = ("pending", "running", "stopping", "stopped", "shutting-down")
 _ENDING = frozenset({"shutting-down", "terminated"})
+_STOPPED = frozenset({"stopping", "stopped"})
 _FILTER_VALUES = 200
 """EC2's maximum number of values in one filter."""
 
@@ -135,6 +136,7 @@ def parse_instance(d: Mapping[str, Any], installation: str) -> Described:
             image_id=d.get("ImageId", ""),
             launched_at=d.get("LaunchTime"),
             deleting=d["State"]["Name"] in _ENDING,
+            stopped=d["State"]["Name"] in _STOPPED,
             hostname=d.get("PrivateDnsName", ""),
             is_ours=tags.get(labels.TAG_INSTALLATION) == installation,
             labels={name: value for name, value in known.items() if value},

@@ -24,10 +24,11 @@ class Instance:
     """An instance as the cloud reports it; `labels` are those of its node.
 
     `capacity` and `allocatable` are Kubernetes quantities by resource name; they are set after a
-    launch and empty in listings. `deleting` is True once the cloud shuts the instance down.
-    `hostname` is the name with which its node joins, if the cloud returns it. `is_ours` says
-    whether its tags name this installation. Joiner does not terminate an instance without these
-    tags for lack of a NodeClaim, but may adopt it through a NodeClaim.
+    launch and empty in listings. `deleting` is True once the cloud shuts the instance down,
+    `stopped` if it is stopped or stopping. `hostname` is the name with which its node joins, if the
+    cloud returns it. `is_ours` says whether its tags name this installation. Joiner does not
+    terminate an instance without these tags for lack of a NodeClaim, but may adopt it through a
+    NodeClaim.
     """
 
     provider_id: str
@@ -37,6 +38,7 @@ class Instance:
     image_id: str = ""
     launched_at: datetime | None = None
     deleting: bool = False
+    stopped: bool = False
     hostname: str = ""
     is_ours: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)

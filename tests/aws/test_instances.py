@@ -60,6 +60,20 @@ async def test_every_instance_of_the_cluster_is_listed_with_its_properties(
     assert seen.is_ours
 
 
+async def test_a_stopped_instance_is_listed_as_stopped(
+    provider: AWSCloudProvider, start: Start, region: Region
+) -> None:
+    node_class = await ready(provider)
+    running = await provider.launch(make_claim(M5, ON_DEMAND), node_class)
+    stopped = await provider.launch(make_claim(M5, ON_DEMAND), node_class)
+    region.client("ec2").stop_instances(InstanceIds=[stopped.provider_id.rpartition("/")[2]])
+
+    seen = {i.provider_id: i.stopped for i in await start().instances()}
+
+    assert seen[stopped.provider_id]
+    assert not seen[running.provider_id]
+
+
 async def test_a_tag_without_a_value_hides_no_instance(
     provider: AWSCloudProvider, start: Start
 ) -> None:

@@ -78,6 +78,23 @@ async def test_a_claim_whose_instance_is_gone_is_deleted(
     assert world.is_leaving("claim")
 
 
+async def test_a_claim_whose_instance_is_stopped_is_deleted_once_its_node_is_not_ready(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    node = world.join(claim)
+    stopped = replace(world.instance_of(claim), stopped=True)
+    world.cloud.instances_by_id[stopped.provider_id] = stopped
+
+    await collector.run_once()
+    assert not world.is_leaving("claim")
+
+    not_ready = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown")
+    world.seed(changed(node, status={"conditions": to_wire([not_ready])}))
+    await collector.run_once()
+    assert world.is_leaving("claim")
+
+
 async def test_a_claim_whose_instance_ends_before_its_node_registers_is_deleted_after_two_minutes(
     world: World, collector: GarbageCollection
 ) -> None:

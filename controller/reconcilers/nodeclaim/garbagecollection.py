@@ -88,7 +88,12 @@ class GarbageCollection(PortUser):
 
     async def _claims_without_instance(self, instances: Sequence[Instance]) -> None:
         alive = {instance.provider_id for instance in instances if not instance.deleting}
+        stopped = {instance.provider_id for instance in instances if instance.stopped}
         for claim in self._claims():
+            # The interruption message may have come before the NodeClaim named the instance.
+            if claim.status.provider_id in stopped and not self._node_ready(claim):
+                await self._delete(claim, "garbage collecting nodeclaim whose instance is stopped")
+                continue
             lost = self._is_listed(claim) and claim.status.provider_id not in alive
             if not lost or self._node_ready(claim) or not await self._is_gone(claim):
                 continue
