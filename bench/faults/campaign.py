@@ -268,7 +268,7 @@ class Run:
         while True:
             await asyncio.sleep(5)
             now = self._loop.time()
-            missing = self._missing(phase)
+            missing = self._find_missing(phase)
             if missing:
                 rested_since = None
             elif rested_since is None:
@@ -280,7 +280,7 @@ class Run:
                     self.auditor.find(f"after {phase}: {finding}")
                 return False
 
-    def _missing(self, phase: Phase) -> list[str]:
+    def _find_missing(self, phase: Phase) -> list[str]:
         view = self._view()
         missing = auditor.inconsistencies(view)
         if phase == "replacement":

@@ -123,7 +123,7 @@ class Surroundings:
         provider_id = node["spec"].get("providerID", "")
         return self.region.instances.get(provider_id.rpartition("/")[2])
 
-    def pending(self) -> list[dict[str, Any]]:
+    def pending_pods(self) -> list[dict[str, Any]]:
         """Pods that have no node."""
         return [p for p in self.bodies(kinds.POD) if not p["spec"].get("nodeName")]
 
@@ -293,7 +293,7 @@ class Surroundings:
         return {"conditions": [*others, _condition("Ready", status, self._timestamp())]}
 
     async def _schedule(self) -> None:
-        waiting = self.pending()
+        waiting = self.pending_pods()
         if not waiting:
             return
         remaining = {

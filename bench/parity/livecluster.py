@@ -206,13 +206,13 @@ class LiveCluster:
     async def remove(self, path: str) -> None:
         """Delete all objects of a collection, and return once they are gone."""
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             objects, _ = await self._kube.list(path)
             for recorded in objects:
                 await self._remove_one(path, recorded)
             return not objects
 
-        await until(gone)
+        await until(is_gone)
 
     async def _remove_one(self, path: str, recorded: Object) -> None:
         metadata = recorded["metadata"]

@@ -153,7 +153,7 @@ class Joiner:
         self._planned = (*going, *sorted(self._decision.held_back.difference(going)))
         if not any(one.reason is Reason.UNDERUTILIZED for one in self._decision.commands):
             self._delay.end()
-        elif self._delay.remaining(problem) > timedelta(0):
+        elif self._delay.remaining_delay(problem) > timedelta(0):
             return [_move(one) for one in empty]
         return [_move(one) for one in (*empty, *self._decision.commands)]
 

@@ -412,11 +412,11 @@ class Simulator:
         if waited:
             self._record_wait(self.cluster.now - member.created)
         elif at_once:
-            self._gone(member)
+            self._forget(member)
         else:
-            self.after(POD_END, lambda: self._gone(member))
+            self.after(POD_END, lambda: self._forget(member))
 
-    def _gone(self, member: Member) -> None:
+    def _forget(self, member: Member) -> None:
         node = self.cluster.nodes.get(member.node)
         if node is None or member.key not in node.pods:
             return  # its node was interrupted first
@@ -688,7 +688,7 @@ class Simulator:
             if not member.leaving:
                 self._interrupted += 1
                 self._evict(member)
-            self._gone(member)
+            self._forget(member)
         self._end(node)
 
     def _end(self, node: Node) -> None:

@@ -119,7 +119,7 @@ def placements(results: Results) -> dict[str, Placement]:
     return found
 
 
-def pending(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[str, Any]]:
+def pending_groups(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[str, Any]]:
     """Return pending pods in groups with equal causes; pods that can be scheduled are last.
 
     A pod without a placement was not evaluated yet: it has neither causes nor a node.

@@ -10,7 +10,7 @@ import msgspec
 
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import with_count
-from controller.console.content import pending, placements
+from controller.console.content import pending_groups, placements
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
@@ -117,7 +117,7 @@ def _without(
         "evictions": len(moving),
         "newNodes": [node_content(node) for node in results.new_nodes],
         "existingNodes": {name: list(keys) for name, keys in results.existing_nodes.items()},
-        "unschedulable": pending(results.unschedulable, placements(results)),
+        "unschedulable": pending_groups(results.unschedulable, placements(results)),
         "blocked": blocked,
     }
 

@@ -199,7 +199,7 @@ class Study:
             self._feed.error = f"the cluster cannot be evaluated: {error}"
         else:
             self._placements = plan.pop("placements")
-            pending = content.pending(page["pendingPods"], self._placements)
+            pending = content.pending_groups(page["pendingPods"], self._placements)
             self._feed.page = {**page, "pending": pending}
             self._feed.plan = plan
             self._feed.history.append((page["time"], page["cost"], plan["lowerBound"]))
@@ -275,7 +275,7 @@ class Study:
         now = self._source.now or datetime.now(UTC)
         problem = problem_of(world, now=now, with_eviction_cost=True)
         page = content.cluster(problem, self._nodes)
-        pending = content.pending(page["pendingPods"], self._placements)
+        pending = content.pending_groups(page["pendingPods"], self._placements)
         return problem, {**page, "decisions": content.decisions(records), "pending": pending}
 
     def _say(self, text: str) -> None:

@@ -84,7 +84,7 @@ class ConsolidationDelay:
 
     _since: datetime | None = None
 
-    def remaining(self, problem: DisruptionProblem) -> timedelta:
+    def remaining_delay(self, problem: DisruptionProblem) -> timedelta:
         """Return how long to delay consolidation; zero if it may begin."""
         self._since = min(self._since or problem.now, problem.now)
         until = self._since + self.longest

@@ -267,7 +267,9 @@ class _Reader:
             if key in alike:
                 alike[key].keys += pod_class.keys
             else:
-                alike[key] = reader.pending(pod_class, eligibility.constraints, pod_class.keys)
+                alike[key] = reader.pending_group(
+                    pod_class, eligibility.constraints, pod_class.keys
+                )
         return list(alike.values())
 
     def _admits_all(self, eligibility: Eligibility, keys: Sequence[str]) -> bool:

@@ -147,7 +147,7 @@ def least_cost(
     problem = scheduling_problem(pods, snapshot=snapshot, settings=settings, catalog=catalog)
     pod_groups = []
     for pod_class, constraints in problem.pods.classes:
-        pending = problem.reader.pending(
+        pending = problem.reader.pending_group(
             pod_class, without_preferences(constraints), pod_class.keys
         )
         pod_groups.append(PodGroup(pending, (), pending.keys, pending.eligibility.eligible))

@@ -107,7 +107,7 @@ class Solver:
     def run(self) -> Results:
         """Solve the problem and return where each pod is scheduled."""
         first = (
-            self._reader.pending(pod_class, constraints, pod_class.keys)
+            self._reader.pending_group(pod_class, constraints, pod_class.keys)
             for pod_class, constraints in self._waiting
         )
         self._rounds([self._attainable(pending) for pending in first])
@@ -299,7 +299,7 @@ class Solver:
         if step is None:
             return None
         self._reporter.pods_relaxed(pods=pending.number, given_up=step.given_up)
-        return self._reader.pending(pending.pod_class, step.constraints, pending.keys)
+        return self._reader.pending_group(pending.pod_class, step.constraints, pending.keys)
 
     def _retry_held_back(self) -> list[PendingGroup]:
         """Restrict the domains to those with nodes; return the pods that a spread held back.
@@ -317,7 +317,7 @@ class Solver:
             opening |= pending.eligibility.own_eligible & pending.eligibility.tolerated
         self._domains.restrict(opening)
         return [
-            self._reader.pending(pending.pod_class, pending.constraints, pending.keys)
+            self._reader.pending_group(pending.pod_class, pending.constraints, pending.keys)
             for pending in self._held_back
         ]
 

@@ -156,10 +156,10 @@ class Leftovers:
         for page in pages.paginate(PathPrefix=self._profiles_path):
             for profile in page["InstanceProfiles"]:
                 name = profile["InstanceProfileName"]
-                if profile["Path"].startswith(self._profiles_path) and self._made(name):
+                if profile["Path"].startswith(self._profiles_path) and self._is_owned(name):
                     yield name, [role["RoleName"] for role in profile["Roles"]]
 
-    def _made(self, profile: str) -> bool:
+    def _is_owned(self, profile: str) -> bool:
         """Whether the installation created an instance profile; listings do not return tags."""
         try:
             described = self._iam.get_instance_profile(InstanceProfileName=profile)[

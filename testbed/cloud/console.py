@@ -369,6 +369,8 @@ ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
     ("DELETE", "calls"): _clear_calls,
     ("GET", "rights"): lambda world, _, __: {"rights": world.call_log.rights()},
     ("GET", "denied"): lambda world, _, __: {"denied": world.call_log.denials()},
-    ("GET", "unimplemented"): lambda world, _, __: {"unimplemented": world.call_log.missing()},
+    ("GET", "unimplemented"): lambda world, _, __: {
+        "unimplemented": world.call_log.missing_calls()
+    },
 }
 """(method, path under /testbed/) → function that answers the request."""

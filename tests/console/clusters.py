@@ -45,7 +45,7 @@ def problem_in(path: Path, now: str = NOW) -> DisruptionProblem:
 def feed_of(problem: DisruptionProblem) -> Feed:
     """Return the data that the console shows of a cluster, evaluated in this process."""
     page, plan = content.cluster(problem), evaluation.plan(problem, 20.0)
-    pending = content.pending(page["pendingPods"], plan.pop("placements"))
+    pending = content.pending_groups(page["pendingPods"], plan.pop("placements"))
     feed = Feed(page={**page, "decisions": [], "pending": pending}, plan=plan)
     feed.history.append((page["time"], page["cost"], plan["lowerBound"]))
     feed.announce()

@@ -184,7 +184,7 @@ async def test_pending_pods_and_decisions_have_their_causes(app: Top) -> None:
 async def test_a_pending_pod_is_shown_before_it_is_evaluated(
     problem: DisruptionProblem, page: Content
 ) -> None:
-    fresh = {**page, "pending": content.pending(page["pendingPods"], {})}
+    fresh = {**page, "pending": content.pending_groups(page["pendingPods"], {})}
     feed = Feed(page=fresh)
     async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
         await pilot.press("w")

@@ -249,7 +249,7 @@ MUTATIONS = (
     Mutation(
         "consolidation does not wait for nodes that become consolidatable soon",
         f"{LOOP}/disruptor.py",
-        "left = self._delay.remaining(problem)",
+        "left = self._delay.remaining_delay(problem)",
         "left = timedelta(0)",
     ),
     Mutation(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -257,15 +256,3 @@ class PodTemplateSpec(Wire):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
-
-
-def decode_pod(payload: bytes | str | Any) -> Pod:
-    """Decode a pod from JSON text, or from the Python values of an API response.
-
-    Raises:
-        msgspec.DecodeError: the payload is not a pod.
-
-    """
-    if isinstance(payload, bytes | str):
-        return msgspec.json.decode(payload, type=Pod)
-    return msgspec.convert(payload, Pod)

@@ -350,7 +350,7 @@ class Top(App[None]):
         if self._view == "pools":
             return tables.pools(page)
         if self._view == "pending":
-            return tables.pending(page)
+            return tables.pending_sheet(page)
         if self._view == "decisions":
             return tables.decisions(page, plan)
         width = self.size.width - self.query_one(Lines).styles.scrollbar_size_vertical

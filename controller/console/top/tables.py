@@ -281,7 +281,7 @@ def pools(page: Content) -> Sheet:
     return sheet_of(titles, lines, right=(1, 2, 3, 4), empty="the cluster has no NodePools")
 
 
-def pending(page: Content) -> Sheet:
+def pending_sheet(page: Content) -> Sheet:
     """Return the pending pods in groups with equal causes."""
     lines = []
     for group in page["pending"]:

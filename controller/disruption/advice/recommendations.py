@@ -161,12 +161,12 @@ def _command(decision: Decision, name: str) -> Command | None:
 def _all(changes: Iterator[Made]) -> Made:
     some = list(changes)
 
-    def made(problem: DisruptionProblem) -> DisruptionProblem:
+    def make_all(problem: DisruptionProblem) -> DisruptionProblem:
         for change in some:
             problem = change(problem)
         return problem
 
-    return made
+    return make_all
 
 
 # Changes without which no other change helps.

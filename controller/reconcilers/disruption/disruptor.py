@@ -224,7 +224,7 @@ class Disruptor(PortUser):
             return PERIOD
         if decision.commands[0].reason is not Reason.UNDERUTILIZED:
             return await self._begin(decision.commands, problem)
-        left = self._delay.remaining(problem)
+        left = self._delay.remaining_delay(problem)
         if left > timedelta(0):
             return left + RETRY  # by then their NodeClaims are Consolidatable
         self._proposed = decision, self.clock()

@@ -45,7 +45,7 @@ class EligibilityReader:
         self._eligibilities: dict[int, Eligibility] = {}
         self._tolerating: dict[tuple[Toleration, ...], Mask] = {}
 
-    def pending(
+    def pending_group(
         self, pod_class: PodClass, constraints: PodConstraints, keys: Sequence[str]
     ) -> PendingGroup:
         """Return pods of a class as a pending group.

@@ -85,7 +85,7 @@ class CallLog:
                 for denial in self._denials
             ]
 
-    def missing(self) -> dict[str, int]:
+    def missing_calls(self) -> dict[str, int]:
         """Return the number of calls that the cloud does not implement, by `service:Operation`."""
         with self._lock:
             return dict(sorted(self._unimplemented.items()))

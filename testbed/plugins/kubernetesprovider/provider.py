@@ -28,7 +28,7 @@ from testbed.plugins.kubernetesprovider.api import (
     read_kubeconfig,
 )
 from testbed.plugins.kubernetesprovider.fields import taken_over
-from testbed.plugins.kubernetesprovider.readiness import SKIP_AWAIT, annotation, pending
+from testbed.plugins.kubernetesprovider.readiness import SKIP_AWAIT, annotation, unready_reasons
 from testbed.plugins.kubernetesprovider.replacement import must_replace
 from testbed.plugins.naming import unique_name
 from testbed.plugins.provider import (
@@ -389,7 +389,7 @@ class KubernetesProvider(Provider):
                     f"{live['kind']} {_identity(live)} was deleted during the update"
                 )
             live, before = read, reasons
-            reasons = pending(live, self.api.get)
+            reasons = unready_reasons(live, self.api.get)
             if not reasons:
                 if before:
                     work.report("ready")

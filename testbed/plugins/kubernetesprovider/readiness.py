@@ -22,7 +22,7 @@ def annotation(thing: Mapping[str, Any], name: str) -> str | None:
     return annotated
 
 
-def pending(thing: Bag, look: Look) -> list[str]:
+def unready_reasons(thing: Bag, look: Look) -> list[str]:
     """Return the reasons why the object is not ready; empty if it is ready.
 
     `look` reads another object by its path. Raises `ProviderError` for an invalid `waitFor`.

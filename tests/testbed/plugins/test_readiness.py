@@ -12,7 +12,7 @@ from testbed.plugins.codec import UNKNOWN
 from testbed.plugins.kubernetesprovider.api import UnreachableError, read_kubeconfig
 from testbed.plugins.kubernetesprovider.fields import taken_over
 from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
-from testbed.plugins.kubernetesprovider.readiness import pending
+from testbed.plugins.kubernetesprovider.readiness import unready_reasons
 from testbed.plugins.kubernetesprovider.replacement import must_replace
 from testbed.plugins.provider import ProviderError, Work
 from testbed.processes.ports import free_ports
@@ -58,7 +58,7 @@ READY = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyRep
     ids=lambda wire: f"{wire['apiVersion']}-{wire['kind']}",
 )
 def test_a_ready_object_waits_for_nothing(ready: Thing) -> None:
-    assert pending(ready, nothing) == []
+    assert unready_reasons(ready, nothing) == []
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_a_ready_object_waits_for_nothing(ready: Thing) -> None:
     ],
 )
 def test_an_object_that_is_not_ready_reports_the_reason(unready: Thing, reason: str) -> None:
-    assert reason in "; ".join(pending(unready, nothing))
+    assert reason in "; ".join(unready_reasons(unready, nothing))
 
 
 def test_a_service_is_ready_with_its_first_ready_pod() -> None:
     slices = {"items": [{"endpoints": [{"conditions": {"ready": True}}]}, {"endpoints": None}]}
     service = thing("v1", "Service", spec={"selector": {"a": "b"}})
 
-    assert pending(service, lambda _path: slices) == []
+    assert unready_reasons(service, lambda _path: slices) == []
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_annotation_states_what_to_wait_for(wanted: str, is_met: bool) -> Non
         status={"phase": "Bound", **condition("Ready")},
     )
 
-    assert (pending(claim, nothing) == []) is is_met
+    assert (unready_reasons(claim, nothing) == []) is is_met
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_a_status_of_an_earlier_generation_does_not_count(observed: Thing, is_me
         status=observed,
     )
 
-    assert (pending(claim, nothing) == []) is is_met
+    assert (unready_reasons(claim, nothing) == []) is is_met
 
 
 def test_an_unknown_wait_annotation_is_refused() -> None:
     claim = thing("example.dev/v1", "Claim", annotations={"pulumi.com/waitFor": "Ready"})
 
     with pytest.raises(ProviderError, match='expected a "jsonpath=" or "condition=" prefix'):
-        pending(claim, nothing)
+        unready_reasons(claim, nothing)
 
 
 def test_an_object_is_replaced_as_by_the_real_provider() -> None:
