@@ -25,6 +25,9 @@ SHARED_LAUNCH = "joiner.dev/shared-launch"
 MOST_INCOMPLETE = 300.0
 """Greatest number of seconds for which some nodes of a gang may be there without the others."""
 
+REGISTRATION_TIMEOUT = 900.0
+"""Seconds until a NodeClaim whose Node does not register is deleted; its gang waits for it."""
+
 SURGE = 0.25
 """Share of a NodePool's nodes that may be replaced at the same time: the budget of each pool."""
 
@@ -213,6 +216,11 @@ def _instance(claim: Body) -> str:
     return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
 
 
+def _is_registered(claim: Body) -> bool:
+    states = claim.get("status", {}).get("conditions", [])
+    return any(state["type"] == "Registered" and state["status"] == "True" for state in states)
+
+
 def _is_going(body: Body) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
@@ -368,7 +376,11 @@ class Auditor:
             runs = any(p["spec"].get("nodeName") for p in members)
             if not bought or runs or covered >= wanted:
                 self._incomplete.pop(gang, None)
-            elif view.at > self._incomplete.setdefault(gang, view.at) + MOST_INCOMPLETE:
+                continue
+            # Pods may be planned on a node that does not join, which the auditor cannot see.
+            joining = any(not is_foreign(c) and not _is_registered(c) for c in view.claims)
+            most = MOST_INCOMPLETE + (REGISTRATION_TIMEOUT if joining else 0.0)
+            if view.at > self._incomplete.setdefault(gang, view.at) + most:
                 self.find(f"{gang} has nodes for {covered} of {wanted} millicores, and none runs")
 
     def _launches(self, view: View) -> None:

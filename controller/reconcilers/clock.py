@@ -20,3 +20,11 @@ def first_noted(moment: datetime | None, now: datetime) -> datetime:
     If the clock was set back, a wait that starts at a future time would take too long.
     """
     return min(moment or now, now)
+
+
+def first_past(now: datetime, *moments: datetime | None) -> datetime:
+    """Return the first of these times that is not in the future, or `now`.
+
+    A time in the future was written while a clock was wrong.
+    """
+    return next((moment for moment in moments if moment is not None and moment <= now), now)

@@ -149,7 +149,15 @@ def test_the_auditor_finds_instances_that_end_under_pods(owner: str, findings: l
     assert judge.findings == findings
 
 
-def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
+@pytest.mark.parametrize(
+    ("registered", "seconds"),
+    [
+        ("True", auditor.MOST_INCOMPLETE),
+        ("Unknown", auditor.MOST_INCOMPLETE + auditor.REGISTRATION_TIMEOUT),
+    ],
+    ids=["its node has joined", "its node has not joined"],
+)
+def test_the_auditor_finds_nodes_for_a_part_of_a_gang(registered: str, seconds: float) -> None:
     pod = make_pod("1500m", "1024Mi")
     members = [
         {**pod, "metadata": {"name": f"g-{n}", "labels": {"app": "gang0"}}} for n in range(2)
@@ -157,12 +165,15 @@ def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
     claim = {
         "metadata": {"name": "a", "annotations": {"joiner.dev/gang": "default/gang0"}},
         "spec": {"resources": {"requests": {"cpu": "1500m"}}},
+        "status": {"conditions": [{"type": "Registered", "status": registered}]},
     }
     judge = Auditor([InstanceType(2000, 4096, 1.0)])
     view = make_view(gangs=["gang0"], pods=members, claims=[claim])
 
     judge.check(view)
-    judge.check(replace(view, at=auditor.MOST_INCOMPLETE + 1))
+    judge.check(replace(view, at=seconds))
+    assert judge.findings == []
+    judge.check(replace(view, at=seconds + 1))
 
     assert judge.findings == ["gang0 has nodes for 1500 of 3000 millicores, and none runs"]
 

@@ -95,12 +95,15 @@ async def test_a_claim_whose_instance_is_stopped_is_deleted_once_its_node_is_not
     assert world.is_leaving("claim")
 
 
+@pytest.mark.parametrize("ahead", [0, 30], ids=["right clock", "clock ahead at the launch"])
 async def test_a_claim_whose_instance_ends_before_its_node_registers_is_deleted_after_two_minutes(
-    world: World, collector: GarbageCollection
+    world: World, collector: GarbageCollection, ahead: int
 ) -> None:
     claim = await launched(world)
-    just = Condition(type=LAUNCHED, status="True", last_transition_time=world.now)
-    world.seed(changed(claim, status={"conditions": to_wire([just])}))
+    written_at = world.now + timedelta(minutes=ahead)
+    just = Condition(type=LAUNCHED, status="True", last_transition_time=written_at)
+    created = {"creationTimestamp": world.now.isoformat()}
+    world.seed(changed(claim, metadata=created, status={"conditions": to_wire([just])}))
     world.cloud.vanish(claim.status.provider_id)
 
     await expect_deleted(world, collector, after=2, not_after=1)

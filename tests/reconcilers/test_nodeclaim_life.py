@@ -12,6 +12,8 @@ import pytest
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED
 from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.errors import ApiError, ConflictError, ForbiddenError
@@ -23,7 +25,14 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.nodeclaim.lifecycle import OTHERS_GRACE, Lifecycle
-from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, make_pod
+from tests.builders import (
+    changed,
+    make_nodeclaim,
+    make_nodeclass,
+    make_nodepool,
+    make_pod,
+    true,
+)
 from tests.reconcilers.world import World, launched
 
 
@@ -438,6 +447,30 @@ async def test_the_registration_timeout_follows_the_settings(
         world.pass_time(minutes=minutes)
         await patient.reconcile("claim")
         assert world.is_leaving("claim") is is_given_up
+
+
+async def test_a_clock_that_was_ahead_at_the_launch_does_not_extend_the_registration_timeout(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    created = world.now
+    claim = await launched(world, lifecycle)
+    ahead = created + timedelta(minutes=30)
+    late = [Condition(type=REGISTERED, status="Unknown", last_transition_time=ahead)]
+    world.seed(
+        changed(
+            claim,
+            metadata={"creationTimestamp": created.isoformat()},
+            status={"conditions": to_wire([*true(LAUNCHED, since=ahead), *late])},
+        )
+    )
+
+    world.pass_time(minutes=14)
+    await lifecycle.reconcile("claim")
+    assert not world.is_leaving("claim")
+
+    world.pass_time(minutes=2)
+    await lifecycle.reconcile("claim")
+    assert world.is_leaving("claim")
 
 
 @pytest.mark.parametrize("status", [403, 422, 500], ids=["forbidden", "invalid", "broken"])

@@ -15,7 +15,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.ownership import is_ours
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import Instance
-from controller.reconcilers.clock import first_noted
+from controller.reconcilers.clock import first_noted, first_past
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
 
@@ -106,8 +106,10 @@ class GarbageCollection(PortUser):
         if conditions.is_true(claim.status.conditions, REGISTERED):
             return True
         launched = conditions.find(claim.status.conditions, LAUNCHED)
-        since = launched.last_transition_time if launched and launched.is_true else None
-        return since is not None and self.clock() - since >= STARTING
+        if launched is None or not launched.is_true:
+            return False
+        now, created = self.clock(), claim.metadata.creation_timestamp
+        return now - first_past(now, launched.last_transition_time, created) >= STARTING
 
     async def _is_gone(self, claim: NodeClaim) -> bool:
         """Whether EC2 no longer has the instance.

@@ -37,6 +37,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.provider import Instance
 from controller.constraints import taints
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.ports import Ports, PortUser
@@ -505,7 +506,7 @@ class Lifecycle(PortUser):
         if not conditions.is_true(claim.status.conditions, LAUNCHED):
             return self._launching.get(claim.metadata.name, self.clock())
         since = condition.last_transition_time if condition else None
-        return since or claim.metadata.creation_timestamp or self.clock()
+        return first_past(self.clock(), since, claim.metadata.creation_timestamp)
 
     async def _delete(self, claim: NodeClaim, reason: str) -> None:
         """Delete a NodeClaim if it has not changed since the decision.
