@@ -1,8 +1,8 @@
-"""Phrases of messages: a number with its noun, a shortened list of names."""
+"""Phrases of messages: a number with its noun, lists of names and values, a known refusal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def with_count(number: int, noun: str) -> str:
@@ -13,3 +13,13 @@ def with_count(number: int, noun: str) -> str:
 def first_three(names: Sequence[str]) -> str:
     """Return the first three names, and how many follow, such as "a, b, c and 2 more"."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def shown_values(values: Iterable[str]) -> str:
+    """Return the values of a requirement as text; an empty value is shown as two quotes."""
+    return ", ".join(value or '""' for value in values)
+
+
+def is_namespace_terminating(refusal: Exception) -> bool:
+    """Whether the API server refused a write because the namespace is being deleted."""
+    return "because it is being terminated" in str(refusal)

@@ -14,7 +14,7 @@ import numpy as np
 
 from controller.apis import labels
 from controller.apis.kubernetes.quantities import format_quantity
-from controller.apis.wording import with_count
+from controller.apis.wording import shown_values, with_count
 from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import CPU
@@ -184,7 +184,7 @@ def _no_capacity(needed: Requirements) -> str:
 def text(allowed: ValueSet, *, bare: bool = False) -> str:
     """Return a value set as text, with at most three values; `bare` omits the operator `In`."""
     values: Sequence[str] = sorted(allowed.values)
-    shown = ", ".join(values[:3]) + (", …" if len(values) > 3 else "")
+    shown = shown_values(values[:3]) + (", …" if len(values) > 3 else "")
     if allowed.complement:
         bounds = [
             f"{sign} {bound}"

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 from controller.apis.kinds import EVENT, Kind, T
 from controller.apis.kubernetes.workloads import Event
+from controller.apis.wording import is_namespace_terminating
 
 COMPONENT = "karpenter"
 
@@ -154,7 +155,8 @@ class Recorder:
                 "namespace": subject["namespace"],
                 "object": subject["name"],
             }
-            log.warning("cannot write event: %s", exc, extra=fields)
+            level = logging.DEBUG if is_namespace_terminating(exc) else logging.WARNING
+            log.log(level, "cannot write event: %s", exc, extra=fields)
 
     def _is_allowed(self, reason: str, now: datetime) -> bool:
         rate = RATES.get(reason)

@@ -258,6 +258,33 @@ async def test_a_ready_node_is_initialized_and_the_claim_becomes_ready(
     assert conditions.is_true(claim_after.status.conditions, "Ready")
 
 
+async def test_a_conflict_with_another_writer_logs_no_step_twice(
+    world: World, lifecycle: Lifecycle, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = await launched(world, lifecycle)
+    world.join(claim)
+    world.api.refuse(
+        "patch/status", ConflictError("it has changed", status=409), kind=kinds.NODE_CLAIM, times=3
+    )
+
+    with caplog.at_level("INFO"):
+        for _ in range(6):
+            with suppress(ConflictError):
+                await lifecycle.reconcile("claim")
+            world.see()
+
+    steps = [record.getMessage() for record in caplog.records]
+    assert steps.count("registered nodeclaim") == 1
+    assert steps.count("initialized nodeclaim") == 1
+    created = [
+        sample.value
+        for family in world.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "karpenter_nodes_created_total"
+    ]
+    assert created == [1]
+
+
 @pytest.mark.parametrize(
     ("ready", "taint", "reason"),
     [

@@ -217,6 +217,19 @@ async def test_a_pool_whose_requirement_matches_no_instance_type_is_not_ready(
     assert conditions.is_true(stored_pool(world).status.conditions, "Ready")
 
 
+async def test_an_empty_value_of_a_requirement_is_shown_in_quotes(
+    world: World, readiness: Readiness
+) -> None:
+    empty = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=[""])
+    world.seed(make_nodeclass(), fresh_pool(empty))
+
+    await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, "ValidationSucceeded")
+    assert condition is not None
+    assert f'{labels.INSTANCE_TYPE} In [""]' in condition.message
+
+
 async def test_types_without_current_capacity_leave_a_pool_ready(
     world: World, readiness: Readiness
 ) -> None:

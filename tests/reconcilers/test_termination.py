@@ -287,6 +287,23 @@ async def test_an_eviction_with_an_unknown_error_is_retried_with_growing_pauses(
     assert 10 <= failures <= 20
 
 
+async def test_pods_of_a_terminating_namespace_delay_no_other_pod_of_the_node(
+    scenario: TerminationScenario,
+) -> None:
+    scenario.world.seed(make_pod("leaving", node=NODE), make_pod("web", node=NODE))
+    await scenario.delete_node()
+    gone = "unable to create new content in namespace default because it is being terminated"
+    refused = ForbiddenError(f'pods "leaving" is forbidden: {gone}', status=403)
+    scenario.world.api.refuse("evict", refused, kind=kinds.POD)
+
+    await scenario.work()
+
+    assert scenario.evicted() == ["default/web"]
+    assert not any(
+        "violates a PDB" in message for message in await scenario.world.events("FailedDraining")
+    )
+
+
 def test_pauses_between_evictions_grow_up_to_ten_seconds() -> None:
     pauses = [pause(times).total_seconds() for times in range(1, 10_000)]
     assert pauses[:3] == [0.1, 0.2, 0.4]

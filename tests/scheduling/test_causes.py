@@ -67,6 +67,12 @@ def causes_of(pod: Pod, snapshot: Snapshot) -> tuple[str, ...]:
             id="not there",
         ),
         pytest.param(
+            make_pod(requests={GPU: "1"}, node_selector={names.ZONE: ""}),
+            {},
+            f'{names.ZONE} In [""]',
+            id="an empty value",
+        ),
+        pytest.param(
             make_pod(cpu="900", memory="9000Gi", node_selector={names.NODEPOOL: "meant"}),
             {},
             "too small for",

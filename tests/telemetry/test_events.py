@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,6 +60,16 @@ async def test_a_refused_event_raises_nothing(
     await world.publish("Evicted", "second")
     assert [event.message for event in world.written] == ["second"]
     assert "the namespace is terminating" in caplog.text
+
+
+async def test_an_event_in_a_terminating_namespace_is_dropped_without_a_warning(
+    world: RecordedEvents, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = "unable to create new content in namespace shop because it is being terminated"
+    world.api.refuse("create", ForbiddenError(f'events "web.1" is forbidden: {gone}', status=403))
+    with caplog.at_level(logging.INFO):
+        await world.publish("Evicted", "first")
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(("reason", "minutes"), [("Evicted", 2), ("FailedScheduling", 5)])

@@ -10,6 +10,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.taints import Requirement
+from controller.apis.wording import shown_values
 from controller.cloudprovider.compatibility import choices, has, is_met, offers
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
@@ -148,5 +149,5 @@ def _unmet_requirements(
     alone = [requirement for requirement in asked if not holds([requirement])]
     if not alone:
         return "no instance type meets all of spec.template.spec.requirements: relax one"
-    described = ", ".join(f"{r.key} {r.operator} [{', '.join(r.values)}]" for r in alone)
+    described = ", ".join(f"{r.key} {r.operator} [{shown_values(r.values)}]" for r in alone)
     return f"no instance type meets {described} in spec.template.spec.requirements: change it"

@@ -392,17 +392,19 @@ class Lifecycle(PortUser):
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
         node = await registration.register(self.api, claim, node, held=held)
         self.cluster.observe(NODE, node)
-        self.metrics.record_node_creation(claim)
         if (pool := self.cluster.owner_of(claim)) is not None:
             self.registrations.record_registration(pool)
+        claim = await self._patch(
+            claim, {"status": {"nodeName": node.metadata.name}}, subresource="status"
+        )
+        claim = await self._with_condition(claim, REGISTERED, "True")
+        # Once: a write that fails with a conflict is repeated with everything before it.
+        self.metrics.record_node_creation(claim)
         log.info(
             "registered nodeclaim",
             extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
         )
-        claim = await self._patch(
-            claim, {"status": {"nodeName": node.metadata.name}}, subresource="status"
-        )
-        return await self._with_condition(claim, REGISTERED, "True")
+        return claim
 
     async def _with_late_labels(self, claim: NodeClaim) -> NodeClaim:
         """Return the NodeClaim with the labels that EC2 reports only after the launch."""
@@ -443,11 +445,12 @@ class Lifecycle(PortUser):
         assert node is not None
         node = await initialization.initialize(self.api, node)
         self.cluster.observe(NODE, node)
+        claim = await self._with_condition(claim, INITIALIZED, "True")
         log.info(
             "initialized nodeclaim",
             extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
         )
-        return await self._with_condition(claim, INITIALIZED, "True")
+        return claim
 
     async def _report_overdue(self, claim: NodeClaim, obstacle: initialization.Obstacle) -> None:
         """Publish an event if a device plugin or driver is missing for too long.

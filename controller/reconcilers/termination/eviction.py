@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from controller.apis.kinds import NODE, POD
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.wording import is_namespace_terminating
 from controller.apiserver.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError
 from controller.reconcilers.ports import Ports, PortUser
 
@@ -71,6 +72,10 @@ class Eviction(PortUser):
             self.metrics.record_eviction(error.status)
             times = 1 if last is None else last.times + 1
             refusals[pod.metadata.uid] = _Refused(times, self.clock())
+            if is_namespace_terminating(error):
+                fields = {"Pod": pod.key, "Node": node.metadata.name}
+                log.debug("pod is deleted with its namespace", extra=fields)
+                return False
             refused = isinstance(error, TooManyRequestsError) or _SEVERAL_BUDGETS in str(error)
             if not refused:
                 raise
