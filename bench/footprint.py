@@ -3,9 +3,11 @@
     python -m bench.footprint [--pools 1 9] [--rounds 10]
 
 The instance types, offerings and prices are those of the test cloud, read through Joiner's AWS
-adapter. Problems go through the same processes as the controller's: 300 pending pods and 40
-candidate nodes. There is no control plane, so the controller's own process is measured without its
-cluster state and clients. MiB are proportional memory (PSS): a shared page counts once.
+adapter. A round solves two problems in the same processes as the controller: where to schedule 300
+pending pods, and which of 40 candidate nodes to disrupt. The memory is measured before the first
+round, after it, after `--rounds` more, and after as many with other prices. There is no control
+plane, so the controller's own process is measured without its cluster state and clients. MiB are
+proportional memory (PSS): a shared page counts once.
 """
 
 from __future__ import annotations
@@ -201,7 +203,10 @@ def _held_by(solver: SolverProcess) -> float:
 
 
 async def measure(count: int, rounds: int) -> None:
-    """Measure a replica with `count` NodePools and print its rows."""
+    """Measure the memory of a replica with `count` NodePools, and print its rows of the table.
+
+    `rounds` is the number of rounds after the first, and again the number with other prices.
+    """
     session = Session(region=REGION)
     cloud = AWSCloudProvider(Options(cluster_name=CLUSTER), aws=session, cluster_dns="10.100.0.10")
     world = World()
@@ -253,15 +258,16 @@ The controller's is nearly empty, so the measured process has none.
 
 
 def measure_here() -> None:
-    """Measure one number of NodePools in this process and its children.
+    """Run `measure` in this process, with its arguments from the command line.
 
-    Command line: pools, rounds.
+    This process is the replica's controller, and its children are the solver processes. The rows of
+    the table go to standard output.
     """
     asyncio.run(measure(*map(int, sys.argv[1:])))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure each number of NodePools in its own process, next to the test cloud."""
+    """Print the table; each number of NodePools is measured in a process of its own."""
     # The modules that the test cloud loads must not count as the controller's memory.
     from testbed.cloud import Cloud
 
@@ -269,7 +275,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--pools", type=int, nargs="+", default=[1, 9], help="numbers of NodePools (1 and 9)"
     )
-    parser.add_argument("--rounds", type=int, default=10, help="problems to solve per stage (10)")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds after the first (10)")
     options = parser.parse_args(argv)
     print("| pools | after | controller | solver | disruption | all |")
     print("|---:|---|---:|---:|---:|---:|", flush=True)

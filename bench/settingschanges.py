@@ -449,7 +449,10 @@ class Run:
 
 
 def runs(seeds: list[int], life: type[Run] = Run) -> Iterator[tuple[int, Run, float]]:
-    """Play one run for each seed, all on one control plane; yields seed, run and seconds."""
+    """Play one run of class `life` for each seed, all on one control plane.
+
+    Yields the seed, the run and its duration in seconds.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="joiner-settings-") as folder,
         Testbed(
@@ -469,7 +472,11 @@ def runs(seeds: list[int], life: type[Run] = Run) -> Iterator[tuple[int, Run, fl
 
 
 def main(life: type[Run], program: str, description: str | None) -> int:
-    """Play the seeds, print the findings and return the exit code."""
+    """Play the seeds of the command line as runs of class `life`, and return the exit code.
+
+    Prints the findings. `program` and `description` are for the text of `--help`: the name of the
+    command, and what it does.
+    """
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,

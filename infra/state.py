@@ -1,4 +1,7 @@
-"""What the stack's state contained before this run of the program, as the engine reads it."""
+"""What the stack's state contained before this run of the program.
+
+The program asks Pulumi's engine, which reads the state from the backend.
+"""
 
 from __future__ import annotations
 

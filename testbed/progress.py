@@ -70,7 +70,7 @@ SILENCE: Progress = Silence()
 
 @dataclass(frozen=True)
 class Terminal:
-    """Reports to a terminal or to a log; the console detects which."""
+    """Reports to a terminal or to a log; `console`, of the library rich, detects which."""
 
     console: Console = field(
         default_factory=lambda: Console(stderr=True, markup=False, emoji=False)

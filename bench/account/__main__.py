@@ -5,8 +5,8 @@
 Creates a cluster with Joiner, runs ten pods, and destroys everything. If the run has spent more
 than `--spend` dollars, at list prices rounded up, or takes longer than `--hours`, it destroys the
 stack at once. At the end the run looks for resources with the installation's tag and terminates
-running instances. It exits with 1 if anything is left. For the prerequisites, see "On a real
-cluster" in the README.
+running instances. It exits with 1 if anything is left. For the prerequisites, see
+"Install it on a cluster" in the README; the run creates its own cluster.
 """
 
 from __future__ import annotations

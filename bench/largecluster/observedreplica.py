@@ -20,11 +20,12 @@ BEAT_SECONDS = 0.005
 
 @dataclass
 class Observer:
-    """Delay of each pod event, and how late the event loop ran, in seconds.
+    """The delays in a controller's process since the last report, in seconds.
 
-    `longest_work` is the CPU time of the event loop's thread in one interval, and `longest_step`
-    that of one callback, during which no other runs. On a busy machine a pause also includes the
-    wait for a CPU.
+    `delays` has the delay of each pod event, from its write until the cluster state has it. A timer
+    of the event loop runs every `BEAT_SECONDS`. A pause is how late it ran; on a busy machine, this
+    includes the wait for a CPU. `longest_work` is the CPU time of the event loop's thread between
+    two runs of the timer, and `longest_step` that of one callback, during which no other runs.
     """
 
     delays: list[float] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """A busy hour of a large cluster: hundreds of nodes launch at once, and others drain.
 
 This module simulates what runs outside the controller: instances that join, kube-scheduler and the
-kubelets. Each pending pod needs its own node, and the pods must spread over zones
+kubelets. Of the pending pods, one per new node has an anti-affinity that keeps it apart from the
+others of its kind, and `OTHERS` per new node are small. All must spread over zones
 (`DoNotSchedule`).
 """
 
@@ -32,7 +33,7 @@ A volume stays attached to each of their nodes.
 """
 
 OTHERS = 10
-"""Number of small pods per pod that needs its own node."""
+"""Number of small pods for each pod that needs a node of its own."""
 
 INSTALLATION = "benchmark"
 """The installation that launched the instances of the existing cluster: the controller's."""
@@ -116,7 +117,11 @@ def attachment(number: int) -> dict[str, Any]:
 
 
 def waiting_pods(nodes: int) -> Iterator[dict[str, Any]]:
-    """Yield the pods for `nodes` nodes: per node one with anti-affinity, and `OTHERS` more."""
+    """Yield the pending pods for `nodes` new nodes: per node 1 + `OTHERS` pods.
+
+    The first has an anti-affinity to its equals, so it needs a node of its own. The small ones may
+    run on any node.
+    """
     for number in range(nodes):
         yield _pending_pod("anchor", number, "6", alone=True)
         for other in range(OTHERS):

@@ -7,7 +7,7 @@ capacity. Of the rules between pods, the program includes only those that limit 
 takes. Of budgets, it asks only whether they let any node of the NodePool go. The program relaxes
 the real problem, so no sequence of commands ends below its result.
 
-The same program gives the fewest evictions that reach a cost.
+The same program gives the fewest evictions after which the cost is at most a given amount.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Reachable:
     """What the program proves about every course, that is, every sequence of commands.
 
     No course ends below `cost`, in $/h. No course ends below `keeping_spot` unless it launches new
-    nodes for pods that all run on spot nodes. A course that reaches the given cost evicts at least
-    `evictions` pods.
+    nodes for pods that all run on spot nodes. A course that ends at `reached` $/h or less, the
+    argument of `reachable`, evicts at least `evictions` pods.
     """
 
     cost: float

@@ -53,8 +53,9 @@ class Pair:
     def repacked_cost(self) -> float:
         """Cost in $ if all pods moved to new nodes at regular times, without any cost of moving.
 
+        It is measured in Joiner's run in which only empty nodes are consolidated (`Outcome.idle`).
         At `REPACKINGS` times of the trace (`bench/trace/runs.py`), Joiner's engine schedules all
-        pods of Joiner's run `idle` on an empty cluster.
+        pods of that run on an empty cluster.
         """
         return self.joiner.idle.repacked_cost
 

@@ -4,8 +4,9 @@
 
 Every region is its own testbed with the stack deployed by `pulumi up`. Each spec runs in its own
 process in whichever region is free. After a failed spec, its region is destroyed and replaced, so
-that no failure causes another. Specs that are known to fail (`known.yaml`) only run on request. The
-exit code is 1 if any other spec failed.
+that no failure causes another. Specs that are known to fail (`known.yaml`) only run with `--known`.
+The exit code is 1 if any other spec failed. With `--provider`, the suites of Karpenter's AWS
+provider run instead.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
 
 @dataclass(slots=True)
 class Run:
-    """The specs still to run, and the outcomes of those that have run."""
+    """The specs still to run (`waiting`), and the outcomes of those that have run.
+
+    `source`, `programs`, `sources` and `logs` are the arguments of the function `run`.
+    """
 
     source: Source
     programs: Path
@@ -190,7 +194,12 @@ def run(
     sources: Path,
     logs: Path,
 ) -> None:
-    """Run specs in several regions in parallel, and append each outcome to `outcomes`."""
+    """Run specs in several regions in parallel, and append each outcome to `outcomes`.
+
+    `source` are the suites of the specs. `programs` is the folder of the suites' compiled programs,
+    `sources` that of their Go packages, and `logs` that of the output. `regions` is the number of
+    regions.
+    """
     progress = Terminal(Console(stderr=True, markup=False, emoji=False, highlight=False))
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for spec in specs:

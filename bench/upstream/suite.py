@@ -42,6 +42,8 @@ class Source:
     """Folder of the go.mod that pins the suites' module."""
 
     dependency: str
+    """Path of the suites' Go module."""
+
     suites: Mapping[str, str]
     """Title of a suite → its folder. A spec's name begins with the title: "Disruption …"."""
 
@@ -251,12 +253,15 @@ def focus_on(spec: str) -> str:
 
 
 def known_failures(source: Source = CORE) -> Mapping[str, str]:
-    """Return the specs that are known to fail: regular expression in the name → reason."""
+    """Return why specs are known to fail, by regular expression; it matches a part of their names.
+
+    Empty if there are none.
+    """
     return yaml.safe_load((source.module / "known.yaml").read_text()) or {}
 
 
 def reason(spec: str, reasons: Mapping[str, str]) -> str:
-    """Return why a spec is known to fail, or an empty string."""
+    """Return why a spec is known to fail, or an empty string; `reasons` as in `known_failures`."""
     return next((why for part, why in reasons.items() if re.search(part, spec)), "")
 
 

@@ -175,7 +175,10 @@ class FakeApiServer:
         ]
 
     async def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """List a kind, then yield its changes until the caller stops."""
+        """Yield RESET, the existing objects, SYNCED, and then every change; see `Change`.
+
+        After `break_watches`, the sequence starts again.
+        """
         with self.listening(kind) as queue:
             while True:
                 for change in self._listing(kind, queue):

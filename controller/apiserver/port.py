@@ -41,9 +41,9 @@ class ApiServer(Protocol):
         """Return all objects of a kind, read in pages."""
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """List a kind, then yield its changes.
+        """Yield RESET, the existing objects, SYNCED, and then every change; see `Change`.
 
-        The watch reconnects by itself, and lists again if necessary.
+        The watch reconnects by itself. If it must list the objects again, the sequence starts anew.
         """
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:

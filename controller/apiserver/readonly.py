@@ -38,7 +38,7 @@ class ReadOnlyApiServer:
         )
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """List a kind, then yield its changes."""
+        """Yield the existing objects, then every change, as `ApiServer.watch` does."""
         return self._api.watch(kind)
 
     async def create(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:

@@ -99,10 +99,10 @@ class InstanceType:
     """An instance type with its offerings.
 
     `requirements` describe its nodes: `In` with one or more values, or `DoesNotExist` for an
-    attribute that it lacks. `capacity` is its total capacity. `overhead` is the part of it that is
-    not allocatable (kube-reserved, system-reserved, eviction threshold). Both are in thousandths of
-    their unit. If `capacity_overlaid` is set, a NodeOverlay added resources. `dynamic_resources`
-    are the devices that DRA drivers will publish on its nodes.
+    attribute that it lacks. `capacity` is its total capacity. `overhead` is the part of the
+    capacity that is not allocatable (kube-reserved, system-reserved, eviction threshold). Both are
+    in thousandths of their unit. If `capacity_overlaid` is set, a NodeOverlay added resources.
+    `dynamic_resources` are the devices that DRA drivers will publish on its nodes.
     """
 
     name: str
@@ -115,7 +115,10 @@ class InstanceType:
 
     @property
     def allocatable(self) -> dict[str, int]:
-        """The resources allocatable to pods and daemons: capacity less overhead, 0 at least."""
+        """The resources allocatable to pods: capacity less overhead, at least 0.
+
+        Amounts are in thousandths of their unit.
+        """
         return {
             name: max(amount, 0) for name, amount in subtract(self.capacity, self.overhead).items()
         }

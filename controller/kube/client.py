@@ -117,7 +117,7 @@ class Client:
         return objects
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """List a kind, then yield its changes; see `watching`."""
+        """Yield the existing objects, then every change; see `watching.follow`."""
         return watching.follow(self, kind)
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:

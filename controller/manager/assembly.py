@@ -79,7 +79,7 @@ class RunningCloud(CloudProvider, Protocol):
         """Load the instance types and prices that every decision needs."""
 
     async def run(self) -> None:
-        """Refresh the data until cancelled."""
+        """Keep the instance types and prices up to date until cancelled."""
 
     async def shutdown(self) -> None:
         """Start no further calls, and wait for those in progress.

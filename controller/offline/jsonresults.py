@@ -16,7 +16,9 @@ def results_content(
 ) -> dict[str, Any]:
     """Return the results as JSON-ready values; `seconds` is the duration of the solve.
 
-    `fills` has the numbers of each CapacityBuffer's pods by placement.
+    `fills` says, by `namespace/name` of a CapacityBuffer, how many of its pods are on existing
+    nodes, on new nodes and without a node. If it is empty or None, the result does not mention
+    CapacityBuffers.
     """
     buffers = {name: asdict(fill) for name, fill in (fills or {}).items()}
     return {

@@ -1,4 +1,4 @@
-"""Improve the new nodes of a small solve after its last round.
+"""Improve the new nodes of a small solve (at most `MAX_PODS` pods on them) after its last round.
 
 Each round buys nodes for its own pods. Here pods also move between nodes of different rounds.
 """

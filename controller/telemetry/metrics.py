@@ -389,7 +389,7 @@ class Metrics:
                 self._reconcile_errors.labels(controller).inc()
 
     def workers(self, controller: str, most: int) -> None:
-        """Set how many objects a reconciler may handle concurrently."""
+        """Set the metric of how many objects a reconciler may handle concurrently."""
         self._most_workers.labels(controller).set(most)
 
     def record_enqueue(self, controller: str, depth: int, *, retried: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Checks of settings that need more than one setting, a file or an installed program."""
+"""Checks of settings against other settings, against files and against installed programs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ DERIVED = {
 
 
 def contradictions(config: StackConfig) -> Iterator[str]:
-    """Yield the errors that need more than one setting, a file or a program to detect."""
+    """Yield an error for each setting that conflicts with others, or cannot be used as it is.
+
+    It cannot be used, for example, if a file that it names or a program that it needs is missing.
+    """
     yield from _unusable_settings(config.settings)
     yield from _unusable_tags(config.tags)
     yield from _unusable_from_nothing(config)

@@ -129,7 +129,10 @@ def chart() -> dict[str, str]:
 
 
 def crds_chart() -> dict[str, str]:
-    """Return the files of the chart `joiner-crds`; its templates are links to crds/."""
+    """Return the files of the chart `joiner-crds`, by their paths in it: only `Chart.yaml`.
+
+    Its templates are symbolic links to the files in crds/, which the command creates.
+    """
     about = "The CustomResourceDefinitions of Joiner"
     text = CHART_YAML.format(name="joiner-crds", description=about, version=version())
     return {"Chart.yaml": HEAD + text}

@@ -29,7 +29,8 @@ STOP_SECONDS = 5.0  # grace period of pods when the testbed stops
 class Workloads(Background):
     """The system nodes, two by default, whose pods are local processes.
 
-    `directory` belongs to this object: it marks its processes, and its `logs` has their output.
+    `directory` is for this object alone. The processes that this object starts are identified by
+    the directory, and their output is in its folder `logs`.
     Pods run in `checkout` and use the interpreter `python`. `start` returns once the nodes are
     ready and their pods are known. `stop` ends every process; Nodes and Pods stay as they are.
     """

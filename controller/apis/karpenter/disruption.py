@@ -75,11 +75,11 @@ class MovedPods(Wire, omit_defaults=False):
 
 
 class Outcome(Wire, omit_defaults=False):
-    """The measured result of a decision at one time.
+    """The result of a decision, measured at the time `at`: 1 h or 24 h after the decision ended.
 
-    `cost` includes the replacements at their actual price, and nodes that were not planned but that
-    the moved pods needed. `saving` is the price of the disrupted nodes minus `cost`. Both are in
-    $/h.
+    `cost` includes the replacements at their actual price, and the `unplanned_nodes`, which were
+    not planned but which the moved pods needed. `saving` is the price of the disrupted nodes minus
+    `cost`. Both are in $/h. `replacements_disrupted` counts replacements that no longer exist.
     """
 
     at: datetime | None = None

@@ -282,7 +282,7 @@ def pools(page: Content) -> Sheet:
 
 
 def pending_sheet(page: Content) -> Sheet:
-    """Return the pending pods in groups with equal causes."""
+    """Return the groups of pending pods with equal causes, one line each."""
     lines = []
     for group in page["pending"]:
         names = ", ".join(group["pods"][:3]) + (", …" if group["count"] > 3 else "")
@@ -295,7 +295,11 @@ def pending_sheet(page: Content) -> Sheet:
 
 
 def group(page: Content, key: str) -> Sheet:
-    """Return the causes and pods of the group that contains the pending pod `key`."""
+    """Return the causes and the first pods of a group of `pending_sheet`.
+
+    It is the group that lists the pod `key`. If there is none, the table has no lines, and its text
+    says that the pods are no longer pending.
+    """
     found = next((group for group in page["pending"] if key in group["pods"]), None)
     names = found["pods"] if found is not None else []
     lines = [Line((cause,)) for cause in found["causes"]] if found is not None else []
@@ -331,7 +335,7 @@ def decisions(page: Content, plan: Content | None) -> Sheet:
 
 
 def pods(page: Content, name: str) -> Sheet:
-    """Return the pods of one node."""
+    """Return the pods of the node `name`."""
     node = next((node for node in page["nodes"] if node["name"] == name), None)
     if node is None:
         return sheet_of(("pod",), (), empty=f"node {name} no longer exists")

@@ -41,10 +41,9 @@ class Drift:
         return in_order(context.forced, static=False)
 
     def propose(self, context: Context) -> Proposal:
-        """Return the command for the next drifted node that can be disrupted.
+        """Return the command for the first drifted node, in the order of `in_order`, that can go.
 
-        Nodes without pods to move are first, then the nodes that drifted first. The price of a
-        replacement does not matter.
+        The price of a replacement does not matter.
         """
         problem = context.problem
         return _next(
@@ -252,7 +251,10 @@ def is_static(candidate: Candidate) -> bool:
 
 
 def in_order(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate]:
-    """Return the drifted nodes of static or (`static=False`) dynamic NodePools, the next first."""
+    """Return the drifted nodes of static or (`static=False`) dynamic NodePools, in order.
+
+    Nodes without pods to move are first. Among equals, the node that drifted first is first.
+    """
     return sorted(
         (
             candidate

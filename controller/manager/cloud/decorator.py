@@ -26,11 +26,11 @@ class CloudDecorator:
         await self._cloud.start()
 
     async def run(self) -> None:
-        """Refresh the data until cancelled."""
+        """Keep the instance types and prices up to date until cancelled."""
         await self._cloud.run()
 
     async def shutdown(self) -> None:
-        """Start no further calls, and wait for those in progress."""
+        """Start no further calls to the cloud, and wait for those in progress."""
         await self._cloud.shutdown()
 
     async def instance_types(

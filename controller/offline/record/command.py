@@ -104,7 +104,7 @@ class InstanceTypeSource(Protocol):
     """The part of a cloud provider that lists instance types."""
 
     async def start(self) -> None:
-        """Load the data that every call needs."""
+        """Load the instance types and prices."""
 
     async def shutdown(self) -> None:
         """Wait for pending calls."""

@@ -5,8 +5,8 @@ it. The optimum is a lower bound on the cost of any set of whole nodes. The dual
 resource of each node type and give each class a value; the packer uses them as a guide.
 
 Rows: node types × resources; classes; limits; groups × node types, for the slots of a group, since
-a node takes only a certain number of its pods. Columns: the nodes bought of each node type; the
-pods without a node of each class; and pairs, the pods of a class on nodes of a node type. Most
+a node takes only a certain number of its pods. Columns: the nodes bought of each node type; for
+each class, its pods without a node; and pairs, the pods of a class on nodes of a node type. Most
 pairs never have pods. So a pair enters the program only if it has a negative reduced cost at the
 dual prices, and the row of a group on a node type enters with the first pair that it limits.
 """

@@ -38,7 +38,7 @@ class PlannedNode:
 
     @property
     def eligible(self) -> Mask:
-        """The variants that all its pods allow."""
+        """The variants that all pods on the node allow."""
         every: Mask = np.logical_and.reduce([pod_group.eligible for pod_group, _ in self.members])
         return every
 
@@ -48,7 +48,8 @@ def planned_copies(
 ) -> list[PlannedNode]:
     """Return a planned node for each copy of equal opened nodes.
 
-    The pods are taken from the `members` (pod groups) of each class.
+    `members` are the pod groups of each class. The pods that the planned nodes get are removed from
+    these pod groups.
     """
     planned = []
     for _ in range(opened.copies):

@@ -39,8 +39,9 @@ class TopologyType(Enum):
 class NodeFilter:
     """The nodes that a spread constraint takes into account; None means no restriction.
 
-    `alternatives` is set if the constraint honors node affinity (`nodeAffinityPolicy`),
-    `tolerations` if it honors taints (`nodeTaintsPolicy`).
+    `alternatives` is set if the constraint honors node affinity (`nodeAffinityPolicy`): a node must
+    meet one of these requirements. `tolerations` is set if the constraint honors taints
+    (`nodeTaintsPolicy`).
     """
 
     alternatives: tuple[Requirements, ...] | None
@@ -143,7 +144,11 @@ class TopologyGroups:
         alternatives: tuple[Requirements, ...],
         tolerations: tuple[Toleration, ...],
     ) -> TopologyGroup:
-        """Return the group of a spread constraint of a pod with these labels."""
+        """Return the group of a spread constraint of a pod; it is created if it does not exist yet.
+
+        The other arguments describe the pod. `alternatives` are the requirements of its node
+        selector and required node affinity, of which a node must meet one.
+        """
         honors_affinity = constraint.node_affinity_policy != "Ignore"
         honors_taints = constraint.node_taints_policy == "Honor"
         node_filter = NodeFilter(
@@ -171,7 +176,7 @@ class TopologyGroups:
         namespace: str,
         own_labels: Mapping[str, str],
     ) -> TopologyGroup:
-        """Return the group of an affinity or anti-affinity term of a pod.
+        """Return the group of a pod's (anti-)affinity term; it is created if it does not exist yet.
 
         `match_label_keys` and `mismatch_label_keys` take their values from the pod's labels,
         `own_labels`.
