@@ -106,7 +106,12 @@ class KilledError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What the nodes depended on when they were launched."""
+    """What the nodes depended on when they were launched.
+
+    `has_entry` says whether the node role had access to the cluster, by an access entry or by the
+    ConfigMap aws-auth. `definitions` are the names of the CRDs; `pools` and `claims` are those of
+    the NodePools and NodeClaims.
+    """
 
     role: str
     role_arn: str
@@ -130,7 +135,11 @@ class Run:
     """Settings of the stack beside those that locate the testbed."""
 
     instances: list[str] = field(default_factory=list)
+    """IDs of the launched instances that run."""
+
     needed: Dependencies | None = None
+    """What the running nodes depend on; None if there are none."""
+
     theirs: Any = None
     """What belongs to others, as it was at the beginning."""
 

@@ -34,7 +34,7 @@ class Stage(Protocol):
     """One long operation."""
 
     def update(self, *, completed: int, total: int | None = None, detail: str = "") -> None:
-        """Report progress: `completed` of `total` units, and the current item."""
+        """Report progress: `completed` of `total` units (None: unknown), and the current item."""
 
 
 class Progress(Protocol):

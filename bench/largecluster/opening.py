@@ -156,7 +156,11 @@ def _pending_pod(app: str, number: int, cpu: str, *, alone: bool) -> dict[str, A
 
 @dataclass(slots=True)
 class Region:
-    """Registers launched instances, all ready at once, and binds nominated pods to their nodes."""
+    """Registers launched instances, all ready at once, and binds nominated pods to their nodes.
+
+    `joined` names the NodeClaims whose instances have joined, and `opened` the new Nodes that are
+    ready and without taints. `all_open` is set once there are `nodes` of the latter.
+    """
 
     api: FakeApiServer
     nodes: int

@@ -37,7 +37,10 @@ def verdicts(seeds: Sequence[int]) -> Iterator[tuple[int, comparison.Verdict]]:
 def verdicts_in_parallel(
     seeds: Sequence[int], theirs: Sequence[comparison.Answer]
 ) -> Iterator[comparison.Verdict]:
-    """Yield verdicts on the worlds of the seeds, computed on every processor."""
+    """Yield verdicts on the worlds of the seeds, computed on every processor.
+
+    `theirs` are Karpenter's answers to these worlds, in their order.
+    """
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as processes:
         yield from processes.map(_judge, seeds, theirs, chunksize=8)
 

@@ -331,7 +331,7 @@ class Runner:
 
 
 def outcome(spec: str, reports: Iterable[Mapping[str, Any]]) -> Outcome:
-    """Return the outcome of the one spec that ran, from its reports."""
+    """Return the outcome of a spec; `reports` are the entries of the report of its run."""
     ran = [row for row in reports if row["State"] != "skipped"]
     seconds = sum(row["RunTime"] for row in ran if row["name"] == spec) / 1e9
     failed = next((row for row in ran if _has_failed(row)), None)

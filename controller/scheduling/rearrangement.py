@@ -48,7 +48,8 @@ class Rearrangement:
     ) -> Rearranged | None:
         """Return cheaper nodes for the same pods; None if there is no improvement.
 
-        Placing pods that had no node is an improvement too.
+        Placing pods that had no node (`without_node`) is an improvement too. `left` (limits) is the
+        remaining amount of each limit.
         """
         families = Families(planned, self._movable(without_node), self._in_all_domains)
         weights = self.variants.weight_of_variant

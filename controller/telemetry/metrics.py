@@ -73,7 +73,8 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 class Metrics:
     """The counters, gauges and histograms that the controller updates, in `registry`.
 
-    `detailed` adds metrics with many series.
+    `detailed` adds metrics with many series. A method that sets a number sets a gauge; no method
+    changes what the controller does.
     """
 
     def __init__(
@@ -389,7 +390,7 @@ class Metrics:
                 self._reconcile_errors.labels(controller).inc()
 
     def workers(self, controller: str, most: int) -> None:
-        """Set the metric of how many objects a reconciler may handle concurrently."""
+        """Set the gauge of how many objects a reconciler may handle concurrently."""
         self._most_workers.labels(controller).set(most)
 
     def record_enqueue(self, controller: str, depth: int, *, retried: bool = False) -> None:

@@ -30,9 +30,9 @@ class Workloads(Background):
     """The system nodes, two by default, whose pods are local processes.
 
     `directory` is for this object alone. The processes that this object starts are identified by
-    the directory, and their output is in its folder `logs`.
-    Pods run in `checkout` and use the interpreter `python`. `start` returns once the nodes are
-    ready and their pods are known. `stop` ends every process; Nodes and Pods stay as they are.
+    the directory, and their output is in its folder `logs`. Pods run in `checkout` and use the
+    interpreter `python`. `start` returns once the nodes are ready and their pods are known. `stop`
+    ends every process; Nodes and Pods stay as they are.
     """
 
     def __init__(

@@ -110,7 +110,11 @@ class Balance(Wire, omit_defaults=False):
 
 
 class DisruptionStatus(Wire):
-    """The progress and the outcome of a decision."""
+    """The progress and the outcome of a decision.
+
+    `replacements` are the names of the replacements' NodeClaims. `replacements_cost` is their price
+    as launched, in $/h.
+    """
 
     state: State = "Proposed"
     message: str = ""

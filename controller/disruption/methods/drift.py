@@ -37,11 +37,11 @@ class Drift:
     reason = Reason.DRIFTED
 
     def eligible(self, context: Context) -> list[Candidate]:
-        """Return the drifted nodes of dynamic NodePools."""
+        """Return the drifted nodes of dynamic NodePools, in the order of `in_order`."""
         return in_order(context.forced, static=False)
 
     def propose(self, context: Context) -> Proposal:
-        """Return the command for the first drifted node, in the order of `in_order`, that can go.
+        """Return the command for the first node of `eligible` that can be disrupted.
 
         The price of a replacement does not matter.
         """
