@@ -346,7 +346,8 @@ class Auditor:
             return
         marked = datetime.fromisoformat(mark["lastTransitionTime"])
         provider = {node["metadata"]["name"]: node["spec"].get("providerID") for node in nodes}
-        owner = {_provider(claim): claim for claim in claims if _provider(claim)}
+        # Another owner's node may have the name of a former one, to which pods are still bound.
+        owner = {_provider(c): c for c in claims if _provider(c) and not is_foreign(c)}
         claims_of: dict[str, dict[str, Body | None]] = {}
         for pod in pods:
             gang = pod["spec"].get("schedulingGroup", {}).get("podGroupName")

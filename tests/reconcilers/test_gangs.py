@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.workloads import (
     GangPolicy,
     PodGroup,
@@ -16,7 +17,7 @@ from controller.apiserver.errors import ConflictError
 from controller.cloudprovider.fake import make_instance_type
 from controller.disruption.problem import EVICTIONS_FREE
 from controller.scheduling.settings import Settings
-from tests.builders import make_pod
+from tests.builders import changed, make_pod
 from tests.reconcilers.disrupting import SameProcess
 from tests.reconcilers.scenarios import NominationScenario
 from tests.reconcilers.test_consolidation import ConsolidationScenario
@@ -173,6 +174,29 @@ async def test_a_gang_whose_pending_pod_starts_elsewhere_before_its_nodes_go_is_
         for replacement in scenario.made():
             scenario.make_ready(replacement)
     assert {"late", "new", "old"} <= set(scenario.going())
+
+
+async def test_a_new_leader_does_not_resume_a_command_that_marked_a_part_of_a_gangs_nodes() -> None:
+    scenario = MoveScenario()
+    await scenario.work(1)
+    claim = scenario.world.claim("claim-of-new")
+    assert claim is not None
+    unmarked = [one for one in claim.status.conditions if one.type != DISRUPTION_REASON]
+    scenario.world.seed(changed(claim, status={"conditions": to_wire(unmarked)}))
+    await scenario.world.api.patch(kinds.NODE, "new", {"spec": {"taints": None}})
+
+    scenario.start_leader()
+    for replacement in scenario.made():
+        scenario.make_ready(replacement)
+    await scenario.work(1)
+    assert scenario.going() == []
+
+    for _ in range(15):
+        scenario.world.pass_time(minutes=1)
+        await scenario.work(2)
+        for replacement in scenario.made():
+            scenario.make_ready(replacement)
+    assert {"new", "old"} <= set(scenario.going())
 
 
 async def test_a_gang_that_budgets_do_not_admit_is_named_in_the_event_of_its_nodes() -> None:

@@ -105,19 +105,21 @@ def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
     """Return the rest of a command that an earlier leader began, or None if there is none.
 
     The rest is the nodes that are marked for disruption and not yet being deleted. The command is
-    not validated again, because its replacements exist. Its gangs are given only if no node has
-    gone: afterwards, the gangs restart anyway.
+    not validated again, because its replacements exist. If gangs run on its nodes and not all nodes
+    were marked, nothing of it is resumed. Its gangs are given only if no node has gone: afterwards,
+    the gangs restart anyway.
     """
     reason = _reason(spec)
     here = {candidate.name: candidate for _, candidate in candidates.registered_nodes(problem)}
-    left = [
+    present = [
         here[node]
         for node, claim in _node_claim_pairs(spec)
-        if node in here and here[node].claim.metadata.name == claim and here[node].is_marked
+        if node in here and here[node].claim.metadata.name == claim
     ]
-    if reason is None or not left:
+    left = [candidate for candidate in present if candidate.is_marked]
+    gangs = _gangs(spec, units_of(problem)) if len(present) == len(spec.nodes) else ()
+    if reason is None or not left or (gangs and len(left) < len(present)):
         return None
-    gangs = _gangs(spec, units_of(problem)) if len(left) == len(spec.nodes) else ()
     return replace(_command(spec, reason, left, problem), gangs=gangs)
 
 
