@@ -43,7 +43,8 @@ class ApiServer(Protocol):
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
         """Yield RESET, the existing objects, SYNCED, and then every change; see `Change`.
 
-        The watch reconnects by itself. If it must list the objects again, the sequence starts anew.
+        The watch reconnects by itself. If it must list the objects again, it yields another RESET,
+        and so on.
         """
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:

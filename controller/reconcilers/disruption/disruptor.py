@@ -27,7 +27,7 @@ from controller.disruption.methods.overview import Overview, overview
 from controller.disruption.methods.repair import Unhealthy
 from controller.disruption.modes import Mode, by_mode
 from controller.disruption.problem import DisruptionProblem
-from controller.reconcilers.clock import first_noted
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.disruption.advising import Advisor, Recommender
 from controller.reconcilers.disruption.engine import (
     AT_ONCE,
@@ -183,7 +183,7 @@ class Disruptor(PortUser):
         now, empty = context.problem.now, EMPTINESS.eligible(context)
         self.metrics.eligible(Reason.EMPTY, len(empty))
         self._first_seen = {
-            candidate.name: first_noted(self._first_seen.get(candidate.name), now)
+            candidate.name: first_past(now, self._first_seen.get(candidate.name))
             for candidate in empty
         }
         still = [node for node in empty if now - self._first_seen[node.name] >= self.validation]
@@ -197,7 +197,7 @@ class Disruptor(PortUser):
     async def _decide(self, problem: DisruptionProblem) -> timedelta:
         if self._proposed is not None:
             decision, since = self._proposed
-            since = first_noted(since, problem.now)
+            since = first_past(problem.now, since)
             left = since + self.validation - problem.now
             if left > timedelta(0):
                 self._proposed = decision, since

@@ -365,7 +365,7 @@ class Orchestrator(PortUser):
         """Whether the NodeClaims may be deleted, because all replacements are initialized.
 
         Ends the command if a replacement was deleted or is not initialized in time, or if a gang of
-        its nodes runs on other nodes by now.
+        its nodes now runs on other nodes, too.
         """
         if in_flight.deleting_since is not None:
             return True

@@ -12,7 +12,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.disruption.consolidateafter import quiet_since
-from controller.reconcilers.clock import first_noted
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_conditions
 
@@ -72,7 +72,7 @@ class Consolidatable(PortUser):
             self._ahead.pop(name, None)
             return since
         known, read_at = self._ahead.get(name, (since, now))
-        self._ahead[name] = since, first_noted(read_at if known == since else None, now)
+        self._ahead[name] = since, first_past(now, read_at if known == since else None)
         return self._ahead[name][1]
 
 

@@ -15,7 +15,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.ownership import is_ours
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import Instance
-from controller.reconcilers.clock import first_noted, first_past
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
 
@@ -145,7 +145,7 @@ class GarbageCollection(PortUser):
             if conditions.is_true(claim.status.conditions, REGISTERED) and not nodes_of(claim)
         ]
         self._nodeless = {
-            claim.metadata.uid: first_noted(self._nodeless.get(claim.metadata.uid), now)
+            claim.metadata.uid: first_past(now, self._nodeless.get(claim.metadata.uid))
             for claim in nodeless
         }
         late = [c for c in nodeless if now - self._nodeless[c.metadata.uid] >= NODELESS]

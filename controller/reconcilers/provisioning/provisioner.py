@@ -19,7 +19,7 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
-from controller.reconcilers.clock import first_noted
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
@@ -168,7 +168,7 @@ class Provisioner(PortUser, ExpectedPods):
         inherited = self._inherited or Inherited(
             frozenset(claim.metadata.uid for claim in unlaunched), now
         )
-        inherited = self._inherited = replace(inherited, since=first_noted(inherited.since, now))
+        inherited = self._inherited = replace(inherited, since=first_past(now, inherited.since))
         limited = {
             p.metadata.name
             for p in self.cluster.list(NODE_POOL)

@@ -30,7 +30,7 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.constraints import taints
-from controller.reconcilers.clock import first_noted
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.state.nodes import is_up
@@ -103,7 +103,7 @@ class StartupGate(PortUser):
             coming = list(filter(self.cluster.manages, self.cluster.closed_nodes()))
             up = [other for other in coming if taints.is_held(other.spec.taints) and is_up(other)]
             self._up_since = {
-                other.metadata.name: first_noted(self._up_since.get(other.metadata.name), now)
+                other.metadata.name: first_past(now, self._up_since.get(other.metadata.name))
                 for other in up
             }
             since = self._up_since.get(node.metadata.name)

@@ -24,7 +24,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.constraints.resources import parse_resources
 from controller.disruption.pods import DISRUPTED, is_drainable
-from controller.reconcilers.clock import first_noted
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination import volumes
@@ -186,7 +186,7 @@ class Terminator(PortUser):
     def _progress_of(self, node: Node) -> _Progress:
         now = self.clock()
         progress = self._progress.setdefault(node.metadata.uid, _Progress(now))
-        progress.tainted_at = first_noted(progress.tainted_at, now)
+        progress.tainted_at = first_past(now, progress.tainted_at)
         return progress
 
     def _plan_drain(self, node: Node, deadline: datetime | None) -> Drain:
