@@ -43,7 +43,7 @@ def copied() -> Iterator[Path]:
                 shutil.copy(file, copy)
         for part in PARTS:
             shutil.copytree(
-                CHECKOUT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", ".venv")
+                CHECKOUT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__")
             )
         yield copy
 

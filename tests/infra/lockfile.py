@@ -1,4 +1,4 @@
-"""Write `infra/requirements.txt`: all packages that `pulumi install` installs.
+"""Write `infra/requirements.txt`: all packages that Joiner needs, for `pulumi install`.
 
 The versions are those of the interpreter that runs this program, so the lock contains what the
 tests have run with: `make lock`.
@@ -16,10 +16,7 @@ from packaging.requirements import Requirement
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOCK = CHECKOUT / "infra" / "requirements.txt"
-HEAD = """\
-# What `pulumi install` installs, to the last package; written by `make lock`.
---editable ..
-"""
+HEAD = "# All packages that Joiner needs, with their versions; written by `make lock`.\n"
 
 
 def direct() -> list[str]:

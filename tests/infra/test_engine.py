@@ -55,7 +55,9 @@ class Renamed(joiner.Joiner):
         super().__init__("renamed", args, pulumi.ResourceOptions.merge(opts, former))
 
 joiner.Joiner = Renamed
-import infra.__main__
+from infra import program
+
+program.main()
 """
 """The program with another name for its component, and the former one as its alias."""
 

@@ -9,38 +9,37 @@ from packaging.requirements import Requirement
 
 from tests.infra.lockfile import CHECKOUT, LOCK, closure, direct
 
-LINES = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
+PINS = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
 
 
 def test_the_project_file_states_how_packages_are_installed() -> None:
     project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())
 
     assert project["runtime"]["name"] == "python"
-    # pip looks for the file where the program is, and makes the environment at the project's root.
+    # For the program, Pulumi's host looks for the environment in the project's folder. For the
+    # providers in it, it looks in the program's. Without `main`, the two are one.
     assert project["runtime"]["options"] == {"toolchain": "pip", "virtualenv": ".venv"}
-    assert CHECKOUT / project["main"] / "requirements.txt" == LOCK
+    assert "main" not in project
 
 
-def test_program_and_providers_find_the_same_packages() -> None:
-    project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())
-    environment = project["runtime"]["options"]["virtualenv"]
+def test_stack_and_package_install_joiner_with_the_locked_packages() -> None:
+    for folder in (CHECKOUT, CHECKOUT / "plugin"):
+        text = (folder / "requirements.txt").read_text()
+        project, lock = (line for line in text.splitlines() if not line.startswith("#"))
+        # pip takes a path from the folder where it runs, but a file of requirements from the
+        # folder of the file that names it.
+        assert (folder / project.removeprefix("--editable ")).resolve() == CHECKOUT
+        assert (folder / lock.removeprefix("-r ")).resolve() == LOCK
 
-    # Pulumi's host looks from the project's folder, its script for dynamic providers from the
-    # program's.
-    assert (CHECKOUT / project["main"] / environment).resolve() == CHECKOUT / environment
 
-
-def test_every_line_of_the_lock_is_the_project_or_one_pinned_package() -> None:
-    project, *pins = LINES
-
-    assert project == "--editable .."
-    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin) for pin in pins)
-    names = [pin.partition("==")[0] for pin in pins]
+def test_every_line_of_the_lock_is_one_pinned_package() -> None:
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin) for pin in PINS)
+    names = [pin.partition("==")[0] for pin in PINS]
     assert names == sorted(set(names))
 
 
 def test_direct_dependencies_are_locked_at_their_version() -> None:
-    locked = dict(line.split("==") for line in LINES[1:])
+    locked = dict(line.split("==") for line in PINS)
 
     for text in direct():
         asked = Requirement(text)

@@ -84,9 +84,7 @@ def test_a_later_version_with_renamed_modules_can_destroy_the_stack(
     engine: PulumiEngine, tmp_path: Path
 ) -> None:
     later = tmp_path / "later" / "infra"
-    shutil.copytree(
-        CHECKOUT / "infra", later, ignore=shutil.ignore_patterns("__pycache__", ".venv")
-    )
+    shutil.copytree(CHECKOUT / "infra", later, ignore=shutil.ignore_patterns("__pycache__"))
     (later / "lifecycle" / "statefulprovider.py").rename(later / "keeping.py")
     for path in later.rglob("*.py"):
         text = path.read_text().replace("infra.lifecycle.statefulprovider", "infra.keeping")

@@ -338,6 +338,3 @@ def main() -> None:
         for name, value in last.items():
             pulumi.export(name, value)
         raise
-
-
-main()

@@ -1,0 +1,5 @@
+"""The Pulumi program, which `infra/program.py` contains."""
+
+from infra.program import main
+
+main()
