@@ -58,10 +58,15 @@ class Neighbourhood(WholeController):
     """A controller that leads, and the verbs of the second one."""
 
     def __init__(
-        self, *, tags: dict[str, str] | None = None, api: FakeApiServer | None = None
+        self,
+        *,
+        tags: dict[str, str] | None = None,
+        api: FakeApiServer | None = None,
+        ahead: timedelta = timedelta(0),
     ) -> None:
+        """`ahead` is how far Joiner's clock is ahead of the second controller's."""
         options = dataclasses.replace(OPTIONS, installation=OURS)
-        super().__init__(clock=clock, options=options, api=api)
+        super().__init__(clock=lambda: clock() + ahead, options=options, api=api)
         own = {labels.TAG_NODECLAIM: CLAIM, labels.TAG_CLUSTER_NAME: "joiner", **LABELS}
         self.tags = own if tags is None else tags
 
@@ -259,6 +264,23 @@ async def test_an_inherited_claim_whose_instance_ec2_does_not_list_yet_is_not_ad
     await world.launch()
     unlisted = world.cloud.instances_by_id.pop(PROVIDER_ID)
     await world.begin()
+    await asyncio.sleep(60)
+
+    world.cloud.instances_by_id[PROVIDER_ID] = unlisted
+    await asyncio.sleep(900)
+
+    world.expect_untouched()
+    await world.end()
+
+
+async def test_an_unlisted_instance_is_not_adopted_by_a_clock_that_is_ahead() -> None:
+    """Joiner launched for the NodeClaim too, and the other controller wrote its own instance."""
+    world = Neighbourhood(tags={labels.TAG_INSTALLATION: "another"}, ahead=timedelta(minutes=5))
+    await world.begin(make_eager_pool(), make_nodeclass())
+    await world.create(finalizers=[labels.TERMINATION_FINALIZER])
+    await asyncio.sleep(5)
+    await world.launch()
+    unlisted = world.cloud.instances_by_id.pop(PROVIDER_ID)
     await asyncio.sleep(60)
 
     world.cloud.instances_by_id[PROVIDER_ID] = unlisted

@@ -16,6 +16,7 @@ Node either and Joiner has never declined to adopt it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +26,7 @@ from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.nodeclaim.garbagecollection import STARTING
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import apply_patch
@@ -48,6 +50,9 @@ class Tagging(PortUser):
     installation: str
     _inherited: set[str] = field(default_factory=set)
     """UIDs of the claims that named an instance when this process became leader."""
+    _missing_since: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When EC2 first did not list an instance, in the event loop's seconds, by the claim's UID and
+    the provider ID."""
 
     def inherit(self, claims: Iterable[NodeClaim]) -> None:
         """Allow `reconcile` to adopt the instances of these claims.
@@ -127,7 +132,9 @@ class Tagging(PortUser):
 
         EC2 may omit an instance that was just launched. Another controller deletes its NodeClaim
         itself if the instance ends, or if no Node joins in time. The controller of an inherited
-        NodeClaim has probably ended, so a Node does not prove that it is at work.
+        NodeClaim has probably ended, so a Node does not prove that it is at work. The time of the
+        launch is by the clock of another process, so EC2 must also omit the instance for as long as
+        it may omit a new one.
         """
         marks = claim.metadata.annotations
         is_abandoned = is_inherited or marks.get(labels.TAG_INSTALLATION) == self.installation
@@ -135,7 +142,11 @@ class Tagging(PortUser):
         limit = STARTING if is_abandoned or is_registered else REGISTERING
         now, launched = self.clock(), conditions.find(claim.status.conditions, LAUNCHED)
         since = launched.last_transition_time if launched and launched.is_true else None
-        wait = (since or now) + limit - now
+        recorded = first_past(now, since, claim.metadata.creation_timestamp)
+        seconds = asyncio.get_running_loop().time()
+        key = claim.metadata.uid, claim.status.provider_id
+        missing = timedelta(seconds=seconds - self._missing_since.setdefault(key, seconds))
+        wait = max(recorded + limit - now, STARTING - missing)
         if wait > timedelta(0) or is_abandoned or not await self._has_node(claim):
             return wait
         return STARTING
