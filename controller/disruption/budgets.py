@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 
 from controller.apis.karpenter import durations
 from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, REBOOTING
@@ -36,25 +37,56 @@ _CRON = re.compile(
 """The schedules that Karpenter accepts: five fields, or a macro such as @daily. croniter accepts
 more, such as seconds, years and the last day of a month."""
 
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+"""A time from which the next occurrence of a schedule is looked for, to learn if there is one."""
+
 
 def is_active(budget: Budget, now: datetime) -> bool:
     """Whether the budget is active now: without a schedule always, else within a scheduled window.
 
     Raises:
-        ValueError: the schedule or the duration cannot be read.
+        ValueError: the schedule or the duration is malformed, or the schedule never occurs.
+
+    """
+    duration = _duration(budget)
+    if budget.schedule is None or duration is None:
+        return True
+    opened: datetime = croniter(budget.schedule, now - duration).get_next(datetime)
+    return opened <= now
+
+
+def _duration(budget: Budget) -> timedelta | None:
+    """Return how long the budget is active after each start of its schedule; None without one.
+
+    Raises:
+        ValueError: the schedule or the duration is malformed, or the schedule never occurs.
 
     """
     if budget.schedule is None:
-        return True
+        return None
     duration = durations.parse(budget.duration)
     if duration is None:
         raise ValueError("a budget with a schedule needs a duration")
-    if not _CRON.fullmatch(budget.schedule):
-        raise ValueError(
-            f"{budget.schedule!r} is not a cron schedule such as 0 9 * * mon-fri or @daily"
-        )
-    opened: datetime = croniter(budget.schedule, now - duration).get_next(datetime)
-    return opened <= now
+    if fault := _schedule_fault(budget.schedule):
+        raise ValueError(fault)
+    return duration
+
+
+@lru_cache(maxsize=1024)
+def _schedule_fault(schedule: str) -> str:
+    """Return what is wrong with a cron schedule; empty if it is valid."""
+    malformed = (
+        f"schedule {schedule!r} is not a cron schedule such as 0 9 * * mon-fri or @daily, in UTC"
+    )
+    if not _CRON.fullmatch(schedule):
+        return malformed
+    try:
+        croniter(schedule, _ANY_TIME).get_next(datetime)
+    except CroniterBadDateError:
+        return f"schedule {schedule!r} never occurs: no month that it names has such a day"
+    except ValueError:
+        return malformed
+    return ""
 
 
 def limit(budget: Budget, nodes: int) -> int:
@@ -65,8 +97,17 @@ def limit(budget: Budget, nodes: int) -> int:
 
     """
     if budget.nodes.endswith("%"):
-        return math.ceil(int(budget.nodes[:-1]) / 100 * nodes)
-    return int(budget.nodes)
+        return math.ceil(_number(budget.nodes[:-1], budget) / 100 * nodes)
+    return _number(budget.nodes, budget)
+
+
+def _number(text: str, budget: Budget) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(
+            f"nodes {budget.nodes!r} is neither a number nor a percentage such as 10%"
+        ) from None
 
 
 def allowed_disruptions(
@@ -75,7 +116,7 @@ def allowed_disruptions(
     """Return how many more nodes may be disrupted for this reason.
 
     `nodes` counts the pool's initialized nodes, `consuming` those that are not ready or being
-    deleted. A malformed budget allows no disruption.
+    deleted. A misconfigured budget allows no disruption.
     """
     try:
         limits = [limit(budget, nodes) for budget in _active(pool, reason, now)]
@@ -87,7 +128,7 @@ def allowed_disruptions(
 def share(pool: NodePool, reason: Reason, now: datetime) -> int | None:
     """Return the smallest percentage among the active budgets for this reason.
 
-    None if no active budget is a percentage, or if a budget is malformed.
+    None if no active budget is a percentage, or if a budget is misconfigured.
     """
     try:
         shares = [b.nodes[:-1] for b in _active(pool, reason, now) if b.nodes.endswith("%")]
@@ -100,8 +141,38 @@ def _active(pool: NodePool, reason: Reason, now: datetime) -> list[Budget]:
     return [
         budget
         for budget in pool.spec.disruption.budgets
-        if (not budget.reasons or reason.value in budget.reasons) and is_active(budget, now)
+        if _applies(budget, reason) and is_active(budget, now)
     ]
+
+
+def _applies(budget: Budget, reason: Reason) -> bool:
+    return not budget.reasons or reason.value in budget.reasons
+
+
+def is_misconfigured(budget: Budget) -> bool:
+    """Whether the budget cannot be read, or its schedule never occurs."""
+    return bool(_fault(budget))
+
+
+def budget_faults(pool: NodePool, reason: Reason | None = None) -> tuple[str, ...]:
+    """Return the field and the fault of each misconfigured budget.
+
+    With `reason`, only of the budgets that apply to it.
+    """
+    return tuple(
+        f"spec.disruption.budgets[{index}]: {fault}"
+        for index, budget in enumerate(pool.spec.disruption.budgets)
+        if (reason is None or _applies(budget, reason)) and (fault := _fault(budget))
+    )
+
+
+def _fault(budget: Budget) -> str:
+    try:
+        limit(budget, 0)
+        _duration(budget)
+    except ValueError as exc:
+        return str(exc)
+    return ""
 
 
 @dataclass(slots=True)
@@ -110,11 +181,12 @@ class Budgets:
 
     `remaining` is in nodes. `capacity` is the amount of each resource that budgets in percent still
     allow, in 1/100,000 of the resource's unit. A node may be disrupted while any amount of each of
-    its resources remains.
+    its resources remains. `faults` says what is wrong with the misconfigured budgets of a NodePool.
     """
 
     remaining: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, dict[str, int]] = field(default_factory=dict)
+    faults: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -131,18 +203,21 @@ class Budgets:
         `nodes` and `consuming` are, by NodePool name, the counts that `allowed_disruptions` takes;
         0 if absent.
         """
-        return cls(
-            {
-                pool.metadata.name: allowed_disruptions(
-                    pool,
-                    reason,
-                    nodes=nodes.get(pool.metadata.name, 0),
-                    consuming=consuming.get(pool.metadata.name, 0),
-                    now=now,
-                )
-                for pool in pools
-            }
-        )
+        budgets = cls()
+        faults: dict[str, Sequence[str]] = {}
+        for pool in pools:
+            name = pool.metadata.name
+            budgets.remaining[name] = allowed_disruptions(
+                pool,
+                reason,
+                nodes=nodes.get(name, 0),
+                consuming=consuming.get(name, 0),
+                now=now,
+            )
+            if wrong := budget_faults(pool, reason):
+                faults[name] = wrong
+        budgets.faults = faults
+        return budgets
 
     def allows(self, pool: str, node: Node) -> bool:
         """Whether the budgets allow the disruption of this node."""
@@ -171,12 +246,16 @@ class Budgets:
     def copy(self) -> Budgets:
         """Return a copy, so that consuming it does not change this object."""
         left = {pool: dict(capacity) for pool, capacity in self.capacity.items()}
-        return Budgets(dict(self.remaining), left)
+        return Budgets(dict(self.remaining), left, self.faults)
 
+    def held_back(self, pool: str) -> str:
+        """Return the reason for a node of this NodePool that stays only because of budgets."""
+        return f"No allowed disruptions in NodePool {pool} due to {self.blocking_cause(pool)}"
 
-def held_back(pool: str) -> str:
-    """Return the reason for a node of this NodePool that stays only because of budgets."""
-    return f"No allowed disruptions in NodePool {pool} due to blocking budget"
+    def blocking_cause(self, pool: str) -> str:
+        """Return the cause of 0 allowed disruptions, with the faults of misconfigured budgets."""
+        faults = self.faults.get(pool)
+        return f"blocking budget: {'; '.join(faults)}" if faults else "blocking budget"
 
 
 Consumption = tuple[Counter[str], Counter[str]]

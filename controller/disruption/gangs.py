@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption.budgets import Budgets, held_back
+from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate
 from controller.disruption.pods import is_drainable
 from controller.disruption.problem import DisruptionProblem
@@ -132,7 +132,7 @@ def kept_by_budgets(
     if short is None:
         return None
     if unit is None or unit.is_alone:
-        return held_back(short.pool)
+        return budgets.held_back(short.pool)
     allowed = sum(one.pool == short.pool for one in members if one.name in admitted)
     needed = sum(one.pool == short.pool for one in members)
     return (

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from controller.apis.karpenter.nodepool import Budget, DisruptionPolicy
-from controller.disruption.budgets import UNLIMITED, allowed_disruptions
+from controller.apis.karpenter.nodepool import Budget, DisruptionPolicy, NodePool
+from controller.disruption.budgets import UNLIMITED, Budgets, allowed_disruptions
 from controller.disruption.commands import Reason
 from tests.builders import make_nodepool
 
@@ -17,10 +17,13 @@ WORKING_HOURS = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
 
 
 def left(*budgets: Budget, nodes: int = 10, consuming: int = 0, now: datetime = MONDAY) -> int:
-    disruption = DisruptionPolicy(budgets=list(budgets))
-    pool = make_nodepool()
-    pool = replace(pool, spec=replace(pool.spec, disruption=disruption))
+    pool = with_budgets(*budgets)
     return allowed_disruptions(pool, Reason.DRIFTED, nodes=nodes, consuming=consuming, now=now)
+
+
+def with_budgets(*budgets: Budget) -> NodePool:
+    pool, disruption = make_nodepool(), DisruptionPolicy(budgets=list(budgets))
+    return replace(pool, spec=replace(pool.spec, disruption=disruption))
 
 
 def test_without_a_budget_every_node_may_be_disrupted() -> None:
@@ -89,3 +92,49 @@ def test_a_budget_with_a_duration_of_a_hundred_centuries_always_applies(schedule
 )
 def test_an_invalid_budget_allows_no_disruption(unreadable: Budget) -> None:
     assert left(unreadable) == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "fault"),
+    [
+        (Budget(nodes="some"), "nodes 'some' is neither a number nor a percentage such as 10%"),
+        (
+            Budget(nodes="1", schedule="0 0 31 2 *", duration="1h"),
+            "schedule '0 0 31 2 *' never occurs: no month that it names has such a day",
+        ),
+        *(
+            (
+                Budget(nodes="1", schedule=schedule, duration="1h"),
+                f"schedule '{schedule}' is not a cron schedule such as 0 9 * * mon-fri or @daily, "
+                "in UTC",
+            )
+            for schedule in ("whenever", "0 25 * * *")
+        ),
+        (
+            Budget(nodes="1", schedule="@daily", duration="soon"),
+            "'soon' is not a duration such as 30s, 1h30m or Never",
+        ),
+    ],
+)
+def test_the_reason_of_a_blocking_budget_names_the_invalid_budget(
+    budget: Budget, fault: str
+) -> None:
+    pool = with_budgets(Budget(nodes="0", reasons=["Empty"]), WORKING_HOURS, budget)
+    budgets = Budgets.of([pool], Reason.DRIFTED, nodes={"default": 10}, consuming={}, now=MONDAY)
+
+    assert budgets.held_back("default") == (
+        "No allowed disruptions in NodePool default due to blocking budget: "
+        f"spec.disruption.budgets[2]: {fault}"
+    )
+
+
+def test_an_invalid_budget_for_other_reasons_does_not_block() -> None:
+    invalid = Budget(nodes="1", reasons=["Empty"], schedule="0 0 31 2 *", duration="1h")
+    pool = with_budgets(Budget(nodes="0"), invalid)
+    budgets = Budgets.of([pool], Reason.DRIFTED, nodes={"default": 10}, consuming={}, now=MONDAY)
+
+    assert budgets.blocking_cause("default") == "blocking budget"
+
+
+def test_a_leap_day_is_a_valid_schedule() -> None:
+    assert left(Budget(nodes="1", schedule="0 0 29 2 *", duration="1h")) == UNLIMITED

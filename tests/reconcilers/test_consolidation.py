@@ -526,6 +526,20 @@ async def test_a_changed_reason_is_reported_for_a_node_that_stays() -> None:
     assert [why for why in metric_labels if "not all pods would schedule" in why]
 
 
+async def test_the_event_of_a_pool_names_the_invalid_budget_that_blocks_it() -> None:
+    never = {"nodes": "1", "schedule": "0 0 31 2 *", "duration": "1h"}
+    scenario = ConsolidationScenario(budgets=[{"nodes": "100%"}, never])
+    scenario.add("a", "c5.large")
+
+    await scenario.work(1)
+
+    assert (
+        "No allowed disruptions for disruption reason Empty due to blocking budget: "
+        "spec.disruption.budgets[1]: schedule '0 0 31 2 *' never occurs: no month that it names "
+        "has such a day"
+    ) in await scenario.world.events("DisruptionBlocked")
+
+
 async def test_savings_below_their_eviction_cost_are_not_executed() -> None:
     scenario = oversized()
     scenario.engine.settings = DisruptionSettings(eviction_price=1000.0)

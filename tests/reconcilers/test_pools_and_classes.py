@@ -99,6 +99,23 @@ async def test_a_pool_whose_class_is_not_ready_repeats_the_message_of_the_class(
     assert ready.message == "NodeClassReady=False"
 
 
+async def test_a_pool_with_an_invalid_budget_is_ready_and_says_what_is_wrong(
+    world: World, readiness: Readiness
+) -> None:
+    never = {"nodes": "1", "schedule": "0 0 31 2 *", "duration": "1h"}
+    pool = make_nodepool(budgets=[{"nodes": "10%"}, never], status={"conditions": []})
+    world.seed(make_nodeclass(), pool)
+
+    await readiness.reconcile("default")
+    await readiness.reconcile("default")
+
+    assert conditions.is_true(stored_pool(world).status.conditions, "Ready")
+    assert await world.events("InvalidDisruptionBudget") == [
+        "spec.disruption.budgets[1]: schedule '0 0 31 2 *' never occurs: no month that it names "
+        "has such a day; an invalid budget allows no disruption for its reasons"
+    ]
+
+
 STACK = {"joiner.dev/stack": "organization/joiner/prod"}
 FLUX = {
     "kustomize.toolkit.fluxcd.io/name": "pools",

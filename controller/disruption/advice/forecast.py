@@ -14,6 +14,7 @@ from controller.apis.kubernetes import conditions
 from controller.disruption import candidates
 from controller.disruption.advice.adoption import simulate_drain
 from controller.disruption.advice.course import Course
+from controller.disruption.budgets import is_misconfigured
 from controller.disruption.methods.drift import has_drifted, is_static
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES
@@ -137,7 +138,7 @@ def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
 
 def never_allows(budget: Budget) -> bool:
     """Whether a budget allows no disruption at any time."""
-    return budget.schedule is None and budget.nodes in ("0", "0%")
+    return is_misconfigured(budget) or (budget.schedule is None and budget.nodes in ("0", "0%"))
 
 
 def _pool_without_waits(pool: NodePool) -> NodePool:

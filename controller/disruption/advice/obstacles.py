@@ -30,6 +30,7 @@ from controller.disruption.advice.workloads import (
     without_selector,
     without_strict_spreads,
 )
+from controller.disruption.budgets import budget_faults
 from controller.disruption.problem import DisruptionProblem, PodChange
 from controller.scheduling.settings import IGNORE, RESPECT
 from controller.state.evictions import EvictionGuards, permanent_obstacle
@@ -338,10 +339,11 @@ def _policies(pool: NodePool) -> Iterator[_Found]:
             "",
         )
     if any(map(never_allows, disruption.budgets)):
+        faults = budget_faults(pool)
         yield (
             "Budget",
-            "a budget of 0 nodes",
-            "allow at least 10%, or give the budget a schedule",
+            "; ".join(faults) or "a budget of 0 nodes",
+            "correct the budget" if faults else "allow at least 10%, or give the budget a schedule",
             nodepools.without_closed_budgets,
             "",
         )

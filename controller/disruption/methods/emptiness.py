@@ -9,7 +9,7 @@ from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.wording import with_count
-from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
+from controller.disruption.budgets import FEWER_ALLOWED, Budgets
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.methods.method import Context, Proposal
 from controller.state.pods import is_reschedulable
@@ -29,10 +29,10 @@ class Emptiness:
 
     def propose(self, context: Context) -> Proposal:
         """Return the command for all empty nodes that the budgets allow."""
-        empty = self.eligible(context)
+        empty, budgets = self.eligible(context), context.budgets(self.reason)
         return Proposal(
-            commands(empty, budgets=context.budgets(self.reason)),
-            blocked={node.name: held_back(node.pool) for node in empty},
+            commands(empty, budgets=budgets),
+            blocked={node.name: budgets.held_back(node.pool) for node in empty},
         )
 
     def owns(self, command: Command) -> bool:

@@ -28,7 +28,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import with_count
 from controller.cloudprovider.provider import RepairPolicy
 from controller.disruption import candidates
-from controller.disruption.budgets import Budgets, held_back
+from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.costs import rescheduling_cost
 from controller.disruption.gangs import restarting_pods
@@ -269,7 +269,7 @@ def _next(
     for candidate, found in due:
         # Budgets count initialized nodes: a node that is not initialized runs no workload.
         if _is_initialized(candidate) and not budgets.allows(candidate.pool, candidate.node):
-            blocked[candidate.name] = held_back(candidate.pool)
+            blocked[candidate.name] = budgets.held_back(candidate.pool)
             kept.add(candidate.name)
             continue
         others = restarting_pods(candidate, context.problem)

@@ -273,14 +273,15 @@ class Disruptor(PortUser):
             await self._report(name, "DisruptionBlocked", why)
         for reason in Reason:
             total, consuming = consumed = seen.context.consumed[reason]
-            for name, allowed in budgets_of(problem, reason, consumed).remaining.items():
+            budgets = budgets_of(problem, reason, consumed)
+            for name, allowed in budgets.remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)
                 self.metrics.consuming_budgets(name, reason, consuming[name])
                 if not allowed and total[name]:
                     await self.recorder.publish(
                         NODE_POOL, problem.node_pools[name], "Normal", "DisruptionBlocked",
                         f"No allowed disruptions for disruption reason {reason.value} "
-                        "due to blocking budget",
+                        f"due to {budgets.blocking_cause(name)}",
                     )  # fmt: skip
 
     async def _report_unhealthy(self, unhealthy: Unhealthy) -> None:

@@ -23,6 +23,7 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
+from controller.disruption.budgets import budget_faults
 from controller.options import GATE_DISABLED, gate_disabled
 from controller.reconcilers.newnodes.supply import requirement_mismatch
 from controller.reconcilers.ports import Ports, PortUser
@@ -71,6 +72,7 @@ class Readiness(PortUser):
             return None
         if pool.metadata.is_deleting:
             return None
+        await self._report_invalid(pool)
         pool = await self._retry(await self._hash(pool))
         node_class = self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
         mismatch = await self._requirement_mismatch(pool, node_class)
@@ -99,6 +101,14 @@ class Readiness(PortUser):
         }
         await apply_patch(self.ports, NODE_POOL, pool, {"status": status}, subresource="status")
         return again
+
+    async def _report_invalid(self, pool: NodePool) -> None:
+        """Publish what is invalid in a pool but, as in Karpenter, does not make it not ready."""
+        for fault in budget_faults(pool):
+            await self.recorder.publish(
+                NODE_POOL, pool, "Warning", "InvalidDisruptionBudget",
+                f"{fault}; an invalid budget allows no disruption for its reasons",
+            )  # fmt: skip
 
     def _out_of_service_for(self, known: Sequence[Condition]) -> timedelta | None:
         """Return for how long the pool is still out of service; None if it is in service."""

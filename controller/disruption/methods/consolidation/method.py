@@ -8,7 +8,7 @@ from datetime import datetime
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import WHEN_EMPTY
 from controller.apis.kubernetes import conditions
-from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
+from controller.disruption.budgets import FEWER_ALLOWED, Budgets
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.methods.consolidation.budgeting import first_within
 from controller.disruption.methods.consolidation.evaluation import Evaluator
@@ -158,7 +158,7 @@ def _propose(
             blocked[candidate.name] = (
                 ONE_BY_ONE
                 if group.names <= budgets.admissible(both.values())
-                else held_back(candidate.pool)
+                else budgets.held_back(candidate.pool)
             )
         else:
             blocked[candidate.name] = (
