@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 
 from controller.apis import labels
 from controller.apis.karpenter import durations
+from controller.apis.karpenter.annotations import amount
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.pods import is_of_job
@@ -78,18 +78,16 @@ def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
 def eviction_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float:
     """Return the price of evicting a pod, in $.
 
-    It is the annotation `joiner.dev/eviction-price`, or else DISRUPTION_EVICTION_PRICE times the
-    pod's eviction cost. A pod that just started costs up to three times as much, less as it gets
-    older. A Job's pod starts over after an eviction, so without the annotation its price grows with
-    its run time.
+    It is the annotation `joiner.dev/eviction-price` if that is an amount of at least 0, or else
+    DISRUPTION_EVICTION_PRICE times the pod's eviction cost. A pod that just started costs up to
+    three times as much, less as it gets older. A Job's pod starts over after an eviction, so
+    without the annotation its price grows with its run time.
     """
     if not settings.eviction_price:
         return 0.0
-    price = settings.eviction_price * max(eviction_cost(pod, settings), 0.0)
-    named = pod.metadata.annotations.get(labels.EVICTION_PRICE)
-    if named is not None:
-        with suppress(ValueError):
-            price = max(float(named), 0.0)
+    price = named = amount(pod.metadata.annotations.get(labels.EVICTION_PRICE))
+    if price is None:
+        price = settings.eviction_price * max(eviction_cost(pod, settings), 0.0)
     started = pod.status.start_time
     if started is None:
         return price

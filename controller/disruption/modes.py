@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import Enum
 
 from controller.apis import labels
+from controller.apis.karpenter.annotations import DISRUPTION_MODES
 from controller.apis.karpenter.nodepool import NodePool
 from controller.disruption.problem import DisruptionProblem
 
@@ -29,13 +30,8 @@ def mode_of(pool: NodePool, default: Mode) -> Mode:
     named = pool.metadata.annotations.get(labels.DISRUPTION_MODE)
     if named is None:
         return default
-    own = Mode(named) if is_mode(named) else Mode.OBSERVE
+    own = Mode(named) if named in DISRUPTION_MODES else Mode.OBSERVE
     return max(own, default, key=_ORDER.index)
-
-
-def is_mode(text: str) -> bool:
-    """Whether a text is a disruption mode: `act`, `recommend` or `observe`."""
-    return any(text == mode.value for mode in Mode)
 
 
 def by_mode(problem: DisruptionProblem, default: Mode) -> dict[Mode, DisruptionProblem]:

@@ -11,12 +11,12 @@ annotation `joiner.dev/node-price-per-hour` of a NodePool replaces it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from controller.apis import labels
+from controller.apis.karpenter.annotations import amount
 from controller.apis.karpenter.nodeoverlay import MAX_PRICE, NodeOverlay, NodeOverlaySpec
 from controller.apis.karpenter.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
@@ -216,11 +216,8 @@ def _price(price: float, absolute: str | None, adjustment: str | None) -> float:
 
 def fee_of(pool: NodePool, default: float) -> float:
     """Return the fee per node of a NodePool in $/h; a malformed annotation is ignored."""
-    try:
-        fee = float(pool.metadata.annotations.get(labels.NODE_PRICE_PER_HOUR, default))
-    except ValueError:
-        return default
-    return fee if 0.0 <= fee < math.inf else default
+    fee = amount(pool.metadata.annotations.get(labels.NODE_PRICE_PER_HOUR))
+    return default if fee is None else fee
 
 
 def with_fee(types: Sequence[InstanceType], fee: float) -> Sequence[InstanceType]:

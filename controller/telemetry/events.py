@@ -29,6 +29,7 @@ TTLS: Mapping[str, timedelta] = {
     "DoNotDisruptGracePeriodElapsed": timedelta(days=1),
     "DoNotDisruptUntil": timedelta(minutes=15),
     "FailedScheduling": timedelta(minutes=5),
+    "InvalidAnnotation": timedelta(hours=1),
     "InvalidDisruptionBudget": timedelta(hours=1),
     "InvalidDoNotDisruptAnnotation": timedelta(minutes=15),
     "NoCompatibleInstanceTypes": timedelta(minutes=1),

@@ -13,7 +13,7 @@ import yaml
 
 MEANINGS = Path(__file__).parent / "messages.yaml"
 
-OBJECTS = ("Pod", "Node", "NodeClaim", "NodePool", "EC2NodeClass")
+OBJECTS = ("Pod", "Node", "NodeClaim", "NodePool", "EC2NodeClass", "Disruption")
 """The kinds with events, in the order of the page."""
 
 HEAD = """\

@@ -33,6 +33,7 @@ KINDS = {
     "NODE_OVERLAY": "NodeOverlay",
     "EC2_NODE_CLASS": "EC2NodeClass",
     "CAPACITY_BUFFER": "CapacityBuffer",
+    "DISRUPTION": "Disruption",
 }
 """The kind that a constant of `controller.apis.kinds` stands for."""
 

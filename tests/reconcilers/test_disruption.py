@@ -179,6 +179,20 @@ async def test_a_do_not_disrupt_duration_is_reported_with_its_end(
     assert word in message
 
 
+async def test_an_invalid_annotation_of_a_pod_is_reported_once() -> None:
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
+    invalid = {labels.EVICTION_PRICE: "-1", labels.SURGE: "yes", labels.PREFERENCE_PRICE: "0.5"}
+    scenario.world.seed(make_pod("web", node="node-0", annotations=invalid))
+
+    await scenario.work(seconds=600)
+
+    assert sorted(await scenario.world.events("InvalidAnnotation")) == [
+        "Invalid joiner.dev/eviction-price annotation: '-1' is not an amount in $ of at least 0; "
+        "DISRUPTION_EVICTION_PRICE applies",
+        "Invalid joiner.dev/surge annotation: 'yes' is not true or false; false applies",
+    ]
+
+
 async def test_the_taint_of_a_dead_controller_is_removed() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "0"}])
     node = scenario.world.node("node-0")

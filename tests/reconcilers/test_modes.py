@@ -85,6 +85,20 @@ async def test_an_approved_recommendation_is_executed() -> None:
     assert scenario.counted("joiner_disruption_history_decisions", outcome="done") == 1
 
 
+async def test_a_misspelt_approval_is_reported() -> None:
+    scenario = shrunk()
+    record = await recommendation(scenario)
+
+    await scenario.say(record, "yes")
+    await scenario.work(12)
+
+    assert scenario.going() == []
+    assert await scenario.world.events("InvalidAnnotation") == [
+        "Invalid joiner.dev/approved annotation: 'yes' is not true or false; the Disruption is "
+        "neither approved nor declined"
+    ]
+
+
 async def test_a_new_leader_executes_the_former_leaders_approved_recommendation() -> None:
     scenario = shrunk()
     record = await recommendation(scenario)

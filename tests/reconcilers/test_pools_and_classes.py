@@ -12,6 +12,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.fake import make_instance_type
+from controller.disruption.modes import Mode
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodepool.readiness import OUT_OF_SERVICE, Readiness
@@ -114,6 +115,71 @@ async def test_a_pool_with_an_invalid_budget_is_ready_and_says_what_is_wrong(
         "spec.disruption.budgets[1]: schedule '0 0 31 2 *' never occurs: no month that it names "
         "has such a day; an invalid budget allows no disruption for its reasons"
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (labels.DISRUPTION_MODE, "recomend", "not act, recommend or observe; observe applies"),
+        (
+            labels.NODE_PRICE_PER_HOUR,
+            "0,02",
+            "not an amount in $/h of at least 0; NODE_PRICE_PER_HOUR applies",
+        ),
+        (
+            labels.PREFERENCE_PRICE,
+            "-1",
+            "not an amount in $/h of at least 0; consolidation keeps the preferences of pods",
+        ),
+    ],
+)
+async def test_an_invalid_annotation_of_a_pool_is_reported_once_per_value(
+    world: World, readiness: Readiness, key: str, value: str, said: str
+) -> None:
+    pool = changed(fresh_pool(), metadata={"annotations": {key: value}})
+    world.seed(make_nodeclass(), pool)
+
+    await readiness.reconcile("default")
+    world.pass_time(seconds=600)
+    await readiness.reconcile("default")
+
+    assert conditions.is_true(stored_pool(world).status.conditions, "Ready")
+    first = f"Invalid {key} annotation: {value!r} is {said}"
+    assert await world.events("InvalidAnnotation") == [first]
+
+    world.seed(changed(pool, metadata={"annotations": {key: "other"}}))
+    await readiness.reconcile("default")
+
+    second = f"Invalid {key} annotation: 'other' is {said}"
+    assert await world.events("InvalidAnnotation") == [first, second]
+
+
+async def test_an_invalid_annotation_of_a_template_is_reported(
+    world: World, readiness: Readiness
+) -> None:
+    world.seed(make_nodeclass(), make_nodepool(annotations={labels.FAST_IMAGE_PULL: "yes"}))
+
+    await readiness.reconcile("default")
+
+    assert await world.events("InvalidAnnotation") == [
+        f"Invalid {labels.FAST_IMAGE_PULL} annotation: 'yes' is not true or false; false applies"
+    ]
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_every_disruption_mode_is_a_valid_annotation(
+    world: World, readiness: Readiness, mode: Mode
+) -> None:
+    valid = {
+        labels.DISRUPTION_MODE: mode.value,
+        labels.NODE_PRICE_PER_HOUR: "0.02",
+        labels.PREFERENCE_PRICE: "0",
+    }
+    world.seed(make_nodeclass(), changed(fresh_pool(), metadata={"annotations": valid}))
+
+    await readiness.reconcile("default")
+
+    assert await world.events("InvalidAnnotation") == []
 
 
 STACK = {"joiner.dev/stack": "organization/joiner/prod"}

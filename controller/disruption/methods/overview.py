@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.apis import labels
+from controller.apis.karpenter.annotations import OF_PODS, invalid_values
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.methods.method import Context
 from controller.disruption.methods.repair import Unhealthy, unhealthy
@@ -19,7 +20,7 @@ class Overview:
     context: Context
     unhealthy: Unhealthy
     annotated: Sequence[Pod]
-    """Pods with the annotation `karpenter.sh/do-not-disrupt`."""
+    """Pods with the annotation `karpenter.sh/do-not-disrupt`, or with an invalid one of Joiner."""
 
 
 def overview(problem: DisruptionProblem) -> Overview:
@@ -31,7 +32,9 @@ def overview(problem: DisruptionProblem) -> Overview:
         annotated=[
             pod
             for pod in problem.snapshot.pods
-            if labels.DO_NOT_DISRUPT in pod.metadata.annotations and pod.spec.node_name in ours
+            if pod.metadata.annotations and pod.spec.node_name in ours
+            if labels.DO_NOT_DISRUPT in pod.metadata.annotations
+            or invalid_values(pod.metadata.annotations, OF_PODS)
         ],
     )
 

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from controller.apis import labels
+from controller.apis.karpenter.annotations import OF_PODS, invalid_values
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
@@ -301,8 +302,10 @@ class Disruptor(PortUser):
                 await self.recorder.publish(NODE_POOL, pool, "Warning", "NodeRepairBlocked", why)
 
     async def _report_protected(self, problem: DisruptionProblem, seen: Overview) -> None:
-        """Publish the end of pods' `karpenter.sh/do-not-disrupt`, and its invalid values."""
+        """Publish the end of pods' `karpenter.sh/do-not-disrupt`, and invalid annotations."""
         for pod in seen.annotated:
+            for fault in invalid_values(pod.metadata.annotations, OF_PODS):
+                await self.recorder.publish(POD, pod, "Warning", "InvalidAnnotation", fault)
             event = _protection(pod, problem.now)
             if event is not None:
                 await self.recorder.publish(POD, pod, *event)
@@ -338,8 +341,8 @@ class Disruptor(PortUser):
 
 
 def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
-    """Return the event on a pod's `do-not-disrupt` annotation; None if it has no end."""
-    if pod.metadata.is_deleting:
+    """Return the event on a pod's `do-not-disrupt` annotation; None without one, or without end."""
+    if pod.metadata.is_deleting or labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
         return None
     try:
         protected = protected_for(pod)

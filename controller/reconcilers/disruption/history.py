@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controller.apis import labels
+from controller.apis.karpenter.annotations import approval as approval_of
 from controller.apis.karpenter.disruption import (
     Balance,
     Disruption,
@@ -367,8 +368,7 @@ class History(PortUser):
 
 def approval(record: Disruption) -> bool | None:
     """Return True if a user approved a proposal, False if a user declined it, otherwise None."""
-    said = record.metadata.annotations.get(labels.APPROVED, "").strip().lower()
-    return {"true": True, "false": False}.get(said)
+    return approval_of(record.metadata.annotations.get(labels.APPROVED))
 
 
 def _waits(record: Disruption) -> bool:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from controller.apis import labels
 from controller.apis.appliers import appliers
 from controller.apis.karpenter import hashes, validation
+from controller.apis.karpenter.annotations import OF_NODE_POOLS, OF_TEMPLATES, invalid_values
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclasscauses import causes
 from controller.apis.karpenter.nodepool import (
@@ -103,12 +104,21 @@ class Readiness(PortUser):
         return again
 
     async def _report_invalid(self, pool: NodePool) -> None:
-        """Publish what is invalid in a pool but, as in Karpenter, does not make it not ready."""
+        """Publish which budgets and annotations are invalid; they do not make the pool not ready.
+
+        Karpenter does not validate budgets at all.
+        """
         for fault in budget_faults(pool):
             await self.recorder.publish(
                 NODE_POOL, pool, "Warning", "InvalidDisruptionBudget",
                 f"{fault}; an invalid budget allows no disruption for its reasons",
             )  # fmt: skip
+        of_template = pool.spec.template.metadata.annotations or {}
+        for fault in (
+            *invalid_values(pool.metadata.annotations, OF_NODE_POOLS),
+            *invalid_values(of_template, OF_TEMPLATES),
+        ):
+            await self.recorder.publish(NODE_POOL, pool, "Warning", "InvalidAnnotation", fault)
 
     def _out_of_service_for(self, known: Sequence[Condition]) -> timedelta | None:
         """Return for how long the pool is still out of service; None if it is in service."""

@@ -8,13 +8,13 @@ eviction, even if its new node happens to satisfy the preferences.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from controller.apis import labels
+from controller.apis.karpenter.annotations import amount
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.pods import Affinity, Pod
 from controller.disruption.commands import Candidate
@@ -89,14 +89,8 @@ def _price(pod: Pod, pool: NodePool) -> float | None:
 
     A pod keeps its preferences if the annotation is missing or is not an amount.
     """
-    said = pod.metadata.annotations.get(
-        labels.PREFERENCE_PRICE, pool.metadata.annotations.get(labels.PREFERENCE_PRICE)
-    )
-    try:
-        price = math.nan if said is None else float(said)
-    except ValueError:
-        return None
-    return price if 0.0 <= price < math.inf else None
+    of_pool = pool.metadata.annotations.get(labels.PREFERENCE_PRICE)
+    return amount(pod.metadata.annotations.get(labels.PREFERENCE_PRICE, of_pool))
 
 
 def without_preferences(pod: Pod) -> Pod:
