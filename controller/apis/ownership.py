@@ -27,6 +27,17 @@ def is_ours(value: KubernetesObject) -> bool:
     return (reference.group, reference.kind) == (EC2_NODE_CLASS.group, EC2_NODE_CLASS.name)
 
 
+def is_of_unsupported_kind(value: KubernetesObject) -> bool:
+    """Whether a NodePool refers to another kind than EC2NodeClass in the group of EC2NodeClass.
+
+    No controller manages such a NodePool. Joiner only says so in its conditions.
+    """
+    if not isinstance(value, NodePool):
+        return False
+    reference = value.spec.template.spec.node_class_ref
+    return reference.group == EC2_NODE_CLASS.group and reference.kind != EC2_NODE_CLASS.name
+
+
 def has_our_class(node: Node) -> bool:
     """Whether a node's label names an EC2NodeClass, even if its NodeClaim no longer exists."""
     return labels.EC2NODECLASS in node.metadata.labels

@@ -33,7 +33,12 @@ from controller.apis.kinds import Kind, KubernetesObject, T
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import VolumeAttachment
-from controller.apis.ownership import has_our_class, is_ours, node_pool_of
+from controller.apis.ownership import (
+    has_our_class,
+    is_of_unsupported_kind,
+    is_ours,
+    node_pool_of,
+)
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import Resources
 from controller.state.evictions import EvictionGuards
@@ -212,7 +217,7 @@ class Cluster:
     def observe(self, kind: Kind[T], value: T) -> None:
         """Store an object that the API server returned, unless a newer version is known."""
         key = key_of(value)
-        if not is_ours(value):
+        if not is_ours(value) and not is_of_unsupported_kind(value):
             if key in self._objects[kind]:  # Joiner's object with this name was deleted
                 self._remove(kind, key)
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from controller.apis import kinds, labels
@@ -39,6 +41,10 @@ def fresh_pool(*requirements: Requirement) -> NodePool:
     return make_nodepool(requirements=requirements, status={"conditions": []})
 
 
+def with_class(reference: dict[str, str]) -> dict[str, Any]:
+    return {"template": {"spec": {"node_class_ref": reference}}}
+
+
 def stored_pool(world: World) -> NodePool:
     pool = world.api.find(kinds.NODE_POOL, "default")
     assert pool is not None
@@ -70,6 +76,38 @@ async def test_a_pool_without_its_class_names_the_one_to_create(
     assert (condition.status, condition.reason) == ("False", "NodeClassNotFound")
     assert '"default"' in condition.message
     assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
+
+
+async def test_a_pool_with_an_unsupported_kind_of_class_is_not_ready(
+    world: World, readiness: Readiness
+) -> None:
+    reference = {"group": "karpenter.k8s.aws", "kind": "Foo", "name": "default"}
+    world.seed(make_nodeclass(), changed(fresh_pool(), spec=with_class(reference)))
+
+    await readiness.reconcile("default")
+
+    known = stored_pool(world).status.conditions
+    condition = conditions.find(known, "NodeClassReady")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "NodeClassNotFound")
+    assert condition.message == (
+        'nodeClassRef.kind "Foo" is not supported, only EC2NodeClass is. The kind of a NodePool '
+        "cannot change: delete the NodePool and create it again"
+    )
+    ready = conditions.find(known, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.message) == ("False", "NodeClassReady=False")
+
+
+async def test_a_pool_of_another_controller_gets_no_conditions(
+    world: World, readiness: Readiness
+) -> None:
+    reference = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default"}
+    world.seed(make_nodeclass(), changed(fresh_pool(), spec=with_class(reference)))
+
+    await readiness.reconcile("default")
+
+    assert stored_pool(world).status.conditions == []
 
 
 async def test_a_pool_whose_class_is_not_ready_repeats_the_message_of_the_class(
@@ -157,7 +195,8 @@ async def test_an_invalid_annotation_of_a_pool_is_reported_once_per_value(
 async def test_an_invalid_annotation_of_a_template_is_reported(
     world: World, readiness: Readiness
 ) -> None:
-    world.seed(make_nodeclass(), make_nodepool(annotations={labels.FAST_IMAGE_PULL: "yes"}))
+    annotated = {"template": {"metadata": {"annotations": {labels.FAST_IMAGE_PULL: "yes"}}}}
+    world.seed(make_nodeclass(), changed(fresh_pool(), spec=annotated))
 
     await readiness.reconcile("default")
 

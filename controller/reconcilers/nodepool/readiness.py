@@ -22,6 +22,7 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE_POOL
 from controller.apis.kubernetes import conditions, quantities
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
+from controller.apis.ownership import is_of_unsupported_kind
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.budgets import budget_faults
@@ -75,7 +76,7 @@ class Readiness(PortUser):
             return None
         await self._report_invalid(pool)
         pool = await self._retry(await self._hash(pool))
-        node_class = self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
+        node_class = self._node_class(pool)
         mismatch = await self._requirement_mismatch(pool, node_class)
         after = self._conditions(pool, node_class, mismatch)
         used = self.cluster.usage_of(name)
@@ -102,6 +103,12 @@ class Readiness(PortUser):
         }
         await apply_patch(self.ports, NODE_POOL, pool, {"status": status}, subresource="status")
         return again
+
+    def _node_class(self, pool: NodePool) -> EC2NodeClass | None:
+        """Return the pool's class; None if it does not exist, or is of an unsupported kind."""
+        if is_of_unsupported_kind(pool):
+            return None
+        return self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
 
     async def _report_invalid(self, pool: NodePool) -> None:
         """Publish which budgets and annotations are invalid; they do not make the pool not ready.
@@ -214,11 +221,18 @@ class Readiness(PortUser):
         node_class: EC2NodeClass | None,
         now: datetime,
     ) -> list[Condition]:
-        name = pool.spec.template.spec.node_class_ref.name
+        reference = pool.spec.template.spec.node_class_ref
+        name = reference.name
         status: conditions.ConditionStatus = "True"
         reason = message = ""
         ready = conditions.find(node_class.status.conditions, "Ready") if node_class else None
-        if node_class is None:
+        if is_of_unsupported_kind(pool):
+            status, reason = "False", "NodeClassNotFound"
+            message = (
+                f'nodeClassRef.kind "{reference.kind}" is not supported, only EC2NodeClass is. The '
+                "kind of a NodePool cannot change: delete the NodePool and create it again"
+            )
+        elif node_class is None:
             status, reason = "False", "NodeClassNotFound"
             message = f'EC2NodeClass "{name}" does not exist: create it, or change nodeClassRef'
         elif node_class.metadata.is_deleting:
