@@ -135,6 +135,47 @@ async def test_a_pod_whose_resourceclaim_is_missing_is_reported_and_retried(
     assert len(scenario.world.claims()) == 1
 
 
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        ({"resource_claim_name": "gone"}, "ResourceClaim default/gone not found"),
+        (
+            {"resource_claim_template_name": "one"},
+            "ResourceClaim gpu is not created from its template one yet: check that "
+            "ResourceClaimTemplate default/one exists",
+        ),
+    ],
+)
+async def test_a_pod_that_no_scheduler_tries_for_want_of_its_claim_is_reported(
+    scenario: WithDevices, claim: dict[str, str], said: str
+) -> None:
+    """kube-scheduler does not try a pod whose ResourceClaim does not exist."""
+    world = scenario.world
+    pod = make_pod("web", conditions=[], creation_timestamp=world.now)
+    claims = [PodResourceClaim(name="gpu", **claim)]
+    world.seed(changed(pod, spec={"resource_claims": claims}))
+
+    await scenario.round()
+    assert await world.events("FailedScheduling") == [], "its claim may be about to be created"
+
+    world.pass_time(seconds=10)
+    await scenario.round()
+    await scenario.round()
+
+    assert await world.events("FailedScheduling") == [f"Failed to schedule pod, {said}"]
+
+
+async def test_a_pod_that_no_scheduler_has_tried_yet_has_no_event(scenario: WithDevices) -> None:
+    world = scenario.world
+    pod, claim = claimed("web")
+    world.seed(changed(pod, status={"conditions": []}), claim)
+    world.pass_time(seconds=60)
+
+    await scenario.round()
+
+    assert await world.events("FailedScheduling") == []
+
+
 async def test_with_resourceclaims_ignored_no_node_waits_for_drivers() -> None:
     scenario = WithDevices()
     scenario.world.seed(make_nodeclass(), make_nodepool(), make_pod("web"))

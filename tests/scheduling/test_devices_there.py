@@ -363,7 +363,8 @@ def test_a_claim_for_network_devices_is_shared_across_nodes() -> None:
         (claiming("nowhere"), "ResourceClaim default/nowhere not found"),
         (
             make_pod(spec={"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "one"}]}),
-            "is not created from its template one yet",
+            "ResourceClaim c is not created from its template one yet: check that "
+            "ResourceClaimTemplate default/one exists",
         ),
         (claiming("odd"), "DeviceClass odd of request gpu not found"),
         (claiming("wrong"), "a selector of request gpu is malformed"),

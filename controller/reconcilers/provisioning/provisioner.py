@@ -16,7 +16,7 @@ import msgspec
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD, RESOURCE_CLAIM
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
 from controller.reconcilers.clock import first_past
@@ -41,9 +41,11 @@ from controller.reconcilers.provisioning.headstart import HeadStart, SolveInput
 from controller.reconcilers.provisioning.nomination import MOST_NAMED
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, hosts, split_fills
+from controller.scheduling.dra.claims import missing_claim
 from controller.scheduling.results import NewNode, Results, about_pool
 from controller.scheduling.settings import STRICT
 from controller.state.nodes import StateNode
+from controller.state.pendingpods import MAX_UNTRIED_AGE
 from controller.state.snapshot import Snapshot
 from controller.telemetry.logs import ChangeMonitor
 
@@ -227,7 +229,10 @@ class Provisioner(PortUser, ExpectedPods):
 
     async def _round(self) -> None:
         solve_input = await self._solve_input()
+        unclaimed = self._pods_without_claims()
         if solve_input is None:
+            if unclaimed:
+                await self._report_unplaced(unclaimed)
             await self._report_fills({}, ())
             await self._read_ahead()
             return
@@ -246,7 +251,7 @@ class Provisioner(PortUser, ExpectedPods):
             results,
             new_nodes=tuple(assign_pods(results.new_nodes, self.cluster.in_queue_order(pods))),
         )
-        made = await self._act(results, {p.key: p for p in pods}, solve_input.snapshot)
+        made = await self._act(results, {p.key: p for p in pods}, solve_input.snapshot, unclaimed)
         await self._report_fills(fills, hosts(solved, made, virtual))
 
     async def _report_problems(self, solve_input: SolveInput) -> None:
@@ -291,10 +296,12 @@ class Provisioner(PortUser, ExpectedPods):
         results: Results,
         pods: dict[str, Pod],
         snapshot: Snapshot,
+        unclaimed: Sequence[tuple[Pod, str]],
     ) -> list[str]:
         """Carry out the results; returns the name of each new node's NodeClaim.
 
-        The name is empty if the NodeClaim was not created.
+        The name is empty if the NodeClaim was not created. `unclaimed` are the pods of
+        `_pods_without_claims`.
         """
         writer = ClaimWriter(self.ports, self.plan)
         for name, keys in results.existing_nodes.items():
@@ -310,7 +317,7 @@ class Provisioner(PortUser, ExpectedPods):
                         for pod in _existing_pods(pods, node.pods)
                     )
                 )
-        await self._report_unplaced(self._unplaced_pods(results, outcomes, pods))
+        await self._report_unplaced([*self._unplaced_pods(results, outcomes, pods), *unclaimed])
         await GangRelease(self.ports, self.plan).release(results.refused_gangs)
         return [claim.metadata.name if claim is not None else "" for claim in claims]
 
@@ -370,6 +377,25 @@ class Provisioner(PortUser, ExpectedPods):
             "Nominated",
             f"Pod should schedule on: nodeclaim/{claim.metadata.name}",
         )
+
+    def _pods_without_claims(self) -> list[tuple[Pod, str]]:
+        """Return the untried pods with a ResourceClaim that does not exist, each with the reason.
+
+        kube-scheduler does not try such a pod: it publishes no event and sets no condition. A pod
+        younger than `MAX_UNTRIED_AGE` is left out, because its claim may be about to be created.
+        """
+        if RESOURCE_CLAIM not in self.cluster.mirrored:
+            return []
+        latest = self.clock() - MAX_UNTRIED_AGE
+        claiming = [
+            pod
+            for pod in self.cluster.undecided_pods()
+            if pod.spec.resource_claims and (pod.metadata.creation_timestamp or latest) <= latest
+        ]
+        if not claiming:
+            return []
+        existing = {claim.metadata.key for claim in self.cluster.list(RESOURCE_CLAIM)}
+        return [(pod, why) for pod in claiming if (why := missing_claim(pod, existing))]
 
     def _unplaced_pods(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -385,6 +385,15 @@ class DeviceClaims:
         return allocated
 
 
+def missing_claim(pod: Pod, existing: Container[str]) -> str:
+    """Return which of a pod's claims does not exist; empty if all do.
+
+    `existing` has the keys of all ResourceClaims.
+    """
+    missing = (_not_found(key, of_pod) for key, of_pod in _claims_of(pod) if key not in existing)
+    return next(missing, "")
+
+
 def _leaving_keys(pending: Iterable[Pod], pods: Iterable[Pod]) -> set[str]:
     """Return the keys of pending pods that are bound to a node. They leave it in this solve."""
     bound = {pod.key for pod in pods if pod.spec.node_name}
@@ -418,7 +427,11 @@ def _claims_of(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
 def _not_found(key: str, of_pod: PodResourceClaim) -> str:
     if of_pod.resource_claim_name is None and key.endswith("/"):
         template = of_pod.resource_claim_template_name
-        return f"ResourceClaim {of_pod.name} is not created from its template {template} yet"
+        namespace = key.removesuffix("/")
+        return (
+            f"ResourceClaim {of_pod.name} is not created from its template {template} yet: check "
+            f"that ResourceClaimTemplate {namespace}/{template} exists"
+        )
     return f"ResourceClaim {key} not found"
 
 
