@@ -188,6 +188,21 @@ def compatible_conjunction(*parts: Requirements) -> dict[str, ValueSet] | None:
     return result
 
 
+def contradiction(*parts: Requirements) -> tuple[str, ValueSet, ValueSet] | None:
+    """Return a label and two of its value sets that contradict each other; None if all parts hold.
+
+    If more than two parts are on the label, the first set is what those before it allow.
+    """
+    known: dict[str, ValueSet] = {}
+    for part in parts:
+        for key, values in part.items():
+            current = known.get(key)
+            if current is not None and not current.meets(values):
+                return key, current, values
+            known[key] = values if current is None else current.intersection(values)
+    return None
+
+
 def minimum_values(terms: Iterable[Requirement]) -> dict[str, int]:
     """Return the largest `minValues` of each label: how many of its values must stay possible."""
     result: dict[str, int] = {}

@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from controller.apis import labels
+from controller.apis.kubernetes.pods import PodSpec
 from controller.apis.kubernetes.quantities import format_quantity
 from controller.apis.wording import shown_values, with_count
 from controller.constraints import taints
@@ -26,6 +27,7 @@ from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
+from controller.scheduling.pods.nodeaffinity import contradiction
 from controller.scheduling.pods.preferences import PodConstraints
 from controller.scheduling.results import (
     MAX_REASONS,
@@ -73,10 +75,27 @@ class Miss(IntEnum):
 
 @dataclass(slots=True)
 class _Losses:
-    """The number of types that each constraint excludes, and the constraints that exclude all."""
+    """The types that each constraint excludes.
+
+    * `counts`: how many types a constraint excludes after those before it, and the reason.
+    * `unmet`: the reasons of the constraints that no type meets, except missing capacity.
+    * `misses`: the constraints that exclude all types by themselves.
+    """
 
     counts: list[tuple[int, str]] = field(default_factory=list)
+    unmet: list[str] = field(default_factory=list)
     misses: list[Miss] = field(default_factory=list)
+
+    def reasons(self, number: int) -> list[str]:
+        """Return at most `MAX_REASONS` reasons; `number` is that of all types.
+
+        If no type meets some constraints, these are the reasons: the pod stays unschedulable until
+        each of them changes.
+        """
+        if self.unmet:
+            return [f"{number} {reason}" for reason in self.unmet[:MAX_REASONS]]
+        counts = sorted(self.counts, key=lambda item: (-item[0], item[1]))
+        return [f"{count} {reason}" for count, reason in counts[:MAX_REASONS]]
 
     @property
     def distance(self) -> tuple[Miss, ...]:
@@ -119,16 +138,26 @@ def _pool_cause(
         for alternative in constraints.alternatives
     ]
     if not losses:
-        return (Miss.LABEL,), "the pod's required node affinity has no valid term"
+        return (Miss.LABEL,), _contradiction(pod_class.signature.spec)
     closest = min(losses, key=lambda loss: loss.distance)
+    reasons = ", ".join(closest.reasons(len(rows)))
+    sentence = f"{with_count(len(rows), 'instance type')}: {reasons}"
     if taint is not None:
         closest.misses.append(Miss.TAINT)
-        return closest.distance, f"the pod does not tolerate taint {taints.text(taint)}"
-    if not all(loss.counts for loss in losses):
+        untolerated = f"the pod does not tolerate taint {taints.text(taint)}"
+        return closest.distance, f"{untolerated}, and {sentence}" if closest.unmet else untolerated
+    if not all(loss.counts or loss.unmet for loss in losses):
         return (), ""
-    closest.counts.sort(key=lambda item: (-item[0], item[1]))
-    reasons = ", ".join(f"{count} {reason}" for count, reason in closest.counts[:MAX_REASONS])
-    return closest.distance, f"{with_count(len(rows), 'instance type')}: {reasons}"
+    return closest.distance, sentence
+
+
+def _contradiction(spec: PodSpec) -> str:
+    """Return which requirements of a pod without a valid term contradict each other."""
+    found = contradiction(spec)
+    if found is None:
+        return "the pod's required node affinity has no valid term"
+    key, one, other = found
+    return f"the pod's requirements {key} {text(one)} and {key} {text(other)} contradict each other"
 
 
 def _losses(
@@ -143,10 +172,12 @@ def _losses(
         nonlocal columns, remaining
         columns = columns & met
         kept = np.intersect1d(remaining, catalog.row_of[columns])
-        if len(kept) < len(remaining):
-            losses.counts.append((len(remaining) - len(kept), reason))
         if not (inside & met).any():
             losses.misses.append(miss)
+            if miss is not Miss.CAPACITY:  # it may have capacity again
+                losses.unmet.append(reason)
+        if len(kept) < len(remaining):
+            losses.counts.append((len(remaining) - len(kept), reason))
         remaining = kept
 
     for key in sorted(needed, key=_label_rank):
@@ -156,7 +187,7 @@ def _losses(
     for name in sorted(requests, key=lambda resource: (resource != CPU, resource)):
         amount = requests[name]
         if name not in catalog.axis:
-            losses.counts.append((len(remaining), f"without resource {name}"))
+            losses.unmet.append(f"without resource {name}")
             losses.misses.append(Miss.RESOURCE)
             return losses
         capacity = catalog.axis.column(catalog.allocatable, name)

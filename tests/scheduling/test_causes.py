@@ -19,6 +19,7 @@ from tests.builders import (
     make_snapshot,
     make_type,
     make_types,
+    needs,
     taint,
     tolerate,
 )
@@ -96,6 +97,68 @@ def test_the_pool_closest_to_fitting_is_reported_first(
     assert first.startswith("NodePool meant: ")
     assert words in first
     assert len(others) == len(FLOCK)
+
+
+IMPOSSIBLE = {names.INSTANCE_TYPE: "m5.huge"}
+
+
+def test_a_requirement_that_no_type_meets_is_named_before_others_that_exclude_more() -> None:
+    types = tuple(
+        make_type(
+            f"m-{n}",
+            cpu=str(n),
+            requirements=[needs(key, "In", str(n > least)) for least, key in enumerate("abc", 1)],
+        )
+        for n in range(1, 6)
+    )
+    pod = make_pod(
+        cpu="5", node_selector={"a": "True", "b": "True", "c": "True", "z": "no", **IMPOSSIBLE}
+    )
+
+    (cause,) = causes_of(pod, make_snapshot(make_nodepool(), types=types))
+
+    assert cause == (
+        "NodePool default: 5 instance types: "
+        f"5 excluded by the pod's requirement {names.INSTANCE_TYPE} In [m5.huge], "
+        "5 excluded by the pod's requirement z In [no]"
+    )
+
+
+def test_a_requirement_that_no_type_meets_is_named_beside_an_untolerated_taint() -> None:
+    pool = make_nodepool(taints=[taint("dedicated")])
+
+    (cause,) = causes_of(make_pod(node_selector=IMPOSSIBLE), make_snapshot(pool))
+
+    assert cause.startswith("NodePool default: the pod does not tolerate taint dedicated")
+    assert f"requirement {names.INSTANCE_TYPE} In [m5.huge]" in cause
+
+
+def test_requirements_that_contradict_each_other_are_named() -> None:
+    pod = make_pod(
+        node_selector={names.INSTANCE_TYPE: "m-2"},
+        node_affinity=[[needs(names.INSTANCE_TYPE, "In", "m-4")]],
+    )
+
+    (cause,) = causes_of(pod, make_snapshot(make_nodepool()))
+
+    assert cause == (
+        f"NodePool default: the pod's requirements {names.INSTANCE_TYPE} In [m-2] and "
+        f"{names.INSTANCE_TYPE} In [m-4] contradict each other"
+    )
+
+
+def test_a_requirement_is_named_although_no_type_has_capacity() -> None:
+    sold_out = make_offering("zone-a", names.ON_DEMAND, 1.0, available=False)
+    types = tuple(make_type(name, offerings=[sold_out]) for name in ("m-2", "m-4"))
+    pod = make_pod(node_selector={names.INSTANCE_TYPE: "m-2"})
+
+    (cause,) = causes_of(pod, make_snapshot(make_nodepool(), types=types))
+
+    assert cause == (
+        "NodePool default: 2 instance types: "
+        f"1 excluded by the pod's requirement {names.INSTANCE_TYPE} In [m-2], "
+        "1 without capacity now"
+    )
 
 
 def test_a_pool_without_capacity_is_reported_before_pools_that_cannot_hold_the_pod() -> None:

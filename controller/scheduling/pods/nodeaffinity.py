@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from controller.apis.kubernetes.pods import PodSpec
 from controller.constraints import requirements
-from controller.constraints.requirements import ValueSet
+from controller.constraints.requirements import Requirements, ValueSet
 
 
 def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
@@ -13,15 +15,28 @@ def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
     A node must meet one of them. Terms that contradict themselves or the node selector are left
     out.
     """
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    if affinity is None or affinity.required is None:
+        return (requirements.of_labels(spec.node_selector),)
+    alternatives = (requirements.compatible_conjunction(*parts) for parts in _parts_of_terms(spec))
+    return tuple(alternative for alternative in alternatives if alternative is not None)
+
+
+def contradiction(spec: PodSpec) -> tuple[str, ValueSet, ValueSet] | None:
+    """Return the first label on which a term contradicts itself or the node selector.
+
+    Returned are the label and two value sets that cannot hold at once.
+    """
+    contradictions = (requirements.contradiction(*parts) for parts in _parts_of_terms(spec))
+    return next(filter(None, contradictions), None)
+
+
+def _parts_of_terms(spec: PodSpec) -> Iterator[list[Requirements]]:
+    """Yield for each term of the required node affinity all requirements that must hold."""
     selected = requirements.of_labels(spec.node_selector)
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     if affinity is None or affinity.required is None:
-        return (selected,)
-    alternatives = (
-        requirements.compatible_conjunction(
-            selected, *(requirements.read([expression]) for expression in term.match_expressions)
-        )
-        for term in affinity.required.node_selector_terms
-        if term.match_expressions
-    )
-    return tuple(alternative for alternative in alternatives if alternative is not None)
+        return
+    for term in affinity.required.node_selector_terms:
+        if term.match_expressions:
+            yield [selected, *(requirements.read([one]) for one in term.match_expressions)]
