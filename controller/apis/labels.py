@@ -104,6 +104,9 @@ NODE_PRICE_PER_HOUR = "joiner.dev/node-price-per-hour"
 FAST_IMAGE_PULL = "joiner.dev/fast-image-pull"
 """On the template of a NodePool: `true` lets its nodes pull image layers in parallel."""
 
+IMAGE_SNAPSHOT = "joiner.dev/image-snapshot"
+"""On the template of a NodePool: the EBS snapshot with the container images of its nodes."""
+
 SURGE = "joiner.dev/surge"
 SURGED_FOR = "joiner.dev/surged-for"
 REPLACES = "joiner.dev/replaces"

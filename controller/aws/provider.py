@@ -23,6 +23,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes import quantities
 from controller.aws.bootstrap import kubelet
+from controller.aws.bootstrap.imagevolumes import with_images
 from controller.aws.cluster import VERSION_PERIOD, ClusterFacts
 from controller.aws.drift import AMI_DRIFT, drift_reason, static_drift_reason
 from controller.aws.errors import PROFILE_INVALID, RequestError
@@ -282,7 +283,7 @@ class AWSCloudProvider:
         """Return every instance type that the EC2NodeClass can launch; the list is cached.
 
         An instance type with a share of a GPU counts as having no GPU, unless `node_pool` requires
-        it or its family.
+        it or its family. Prices include the volume with container images that `node_pool` adds.
 
         Raises:
             NodeClassNotReadyError: the subnets or AMIs are not resolved yet, or `spec.kubelet` is
@@ -300,8 +301,11 @@ class AWSCloudProvider:
         if wrong or closed:
             raise NodeClassNotReadyError("; ".join(wrong) or closed)
         await self._wait_until_loaded()
-        required = node_pool.spec.template.spec.requirements if node_pool else ()
-        return self._types.of(node_class, required)
+        if node_pool is None:
+            return self._types.of(node_class)
+        template = node_pool.spec.template
+        images = with_images(node_class, template.metadata.annotations or {})
+        return self._types.of(images.node_class, template.spec.requirements)
 
     async def launch(
         self,

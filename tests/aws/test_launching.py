@@ -15,6 +15,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.quantities import parse
 from controller.apis.kubernetes.taints import Requirement, Taint
 from controller.aws.instancetypes.offerings import image_for
+from controller.aws.instancetypes.surcharges import HOURS_A_MONTH
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.errors import (
@@ -74,6 +75,69 @@ async def test_image_pulls_are_parallel_where_the_nodepool_asks_for_it(
     await provider.launch(fast, node_class)
 
     assert ["FastImagePull: true" in one.user_data for one in region.instances()] == [False, True]
+
+
+async def test_nodes_start_with_the_images_of_the_snapshot_that_the_nodepool_names(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    annotations = {labels.IMAGE_SNAPSHOT: "snap-0123456789abcdef0,volumeSize=100Gi"}
+    plain = await provider.launch(make_claim(ON_DEMAND, M5_LARGE), node_class)
+
+    cached = await provider.launch(
+        make_claim(ON_DEMAND, M5_LARGE, annotations=annotations), node_class
+    )
+
+    before, after = region.instances()
+    root, images = region.launch_template(after)["BlockDeviceMappings"]
+    assert [root] == region.launch_template(before)["BlockDeviceMappings"]
+    assert images == {
+        "DeviceName": "/dev/xvdp",
+        "Ebs": {
+            "SnapshotId": "snap-0123456789abcdef0",
+            "VolumeSize": 100,
+            "VolumeType": "gp3",
+            "Encrypted": True,
+            "DeleteOnTermination": True,
+        },
+    }
+    assert "device=/dev/xvdp" in after.user_data
+    assert "containerd" not in before.user_data
+    assert cached.capacity == plain.capacity
+    assert cached.annotations == plain.annotations, "the EC2NodeClass has the same hash"
+
+
+async def test_an_invalid_snapshot_changes_nothing(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    invalid = make_claim(ON_DEMAND, M5_LARGE, annotations={labels.IMAGE_SNAPSHOT: "latest"})
+
+    await provider.launch(make_claim(ON_DEMAND, M5_LARGE), node_class)
+    await provider.launch(invalid, node_class)
+
+    before, after = (region.launch_template(each) for each in region.instances())
+    assert before == after
+
+
+async def test_the_volume_with_images_is_part_of_the_nodes_price(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    annotations = {labels.IMAGE_SNAPSHOT: "snap-0123456789abcdef0,volumeSize=100Gi"}
+    with_images = changed(
+        make_pool(), spec={"template": {"metadata": {"annotations": annotations}}}
+    )
+
+    plain = await provider.instance_types(node_class, make_pool())
+    cached = await provider.instance_types(node_class, with_images)
+
+    assert plain is await provider.instance_types(node_class)
+    for before, after in zip(plain, cached, strict=True):
+        assert before.capacity == after.capacity
+        for offering, dearer in zip(before.offerings, after.offerings, strict=True):
+            extra = dearer.surcharges.volumes - offering.surcharges.volumes
+            assert extra == pytest.approx(8.0 / HOURS_A_MONTH)
 
 
 async def test_overlays_of_prices_and_capacities_decide_what_is_launched(

@@ -98,6 +98,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "al2023-mime": ("AL2023", {"custom": MIME}),
     "al2023-raid0": ("AL2023", {"raid": True}),
     "al2023-fast-image-pull": ("AL2023", {"fast_image_pull": True}),
+    "al2023-image-snapshot": (
+        "AL2023",
+        {"image_device": "/dev/xvdp", "raid": True, "fast_image_pull": True, "custom": MIME},
+    ),
     "al2023-kubelet": ("AL2023", {"kubelet": KUBELET}),
     "al2023-ipv6": ("AL2023", {"cluster": IPV6}),
     "al2": ("AL2", {}),
@@ -111,6 +115,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Bottlerocket",
         {"fast_image_pull": True, "image_version": "bottlerocket-aws-k8s-1.36-x86_64-v1.52.0-7b9"},
     ),
+    "bottlerocket-image-snapshot": ("Bottlerocket", {"image_device": "/dev/xvdb", "raid": True}),
     "windows2022": ("Windows2022", {"custom": 'Write-Host "hello"\n'}),
     "windows2019": ("Windows2019", {}),
     "windows2025": ("Windows2025", {"kubelet": KUBELET}),
@@ -160,6 +165,24 @@ def test_our_settings_win_over_the_users_in_bottlerocket() -> None:
     assert kubernetes["cluster-name"] == "joiner"
     assert kubernetes["node-labels"]["mine"] == "1"
     assert "mine" not in kubernetes["node-taints"]
+
+
+def test_containerd_stays_on_the_volume_with_images() -> None:
+    plain = bootstrap(image_device="/dev/xvdb")
+    assert user_data(FAMILIES["Bottlerocket"], plain) == user_data(
+        FAMILIES["Bottlerocket"], bootstrap()
+    )
+    version = "1.52.0"  # binds the directory of containerd by default
+    local = bootstrap(image_device="/dev/xvdb", raid=True, image_version=version)
+    text = user_data(FAMILIES["Bottlerocket"], local)
+    assert "/var/lib/kubelet" in text
+    assert "/var/lib/containerd" not in text
+
+
+@pytest.mark.parametrize("family", ["AL2", "Windows2022", "Custom"])
+def test_other_families_have_no_volume_with_images(family: str) -> None:
+    with_images = bootstrap(image_device="/dev/xvdp")
+    assert user_data(FAMILIES[family], with_images) == user_data(FAMILIES[family], bootstrap())
 
 
 def test_invalid_toml_is_refused_with_a_message() -> None:

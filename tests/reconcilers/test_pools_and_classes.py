@@ -9,7 +9,12 @@ import pytest
 from controller.apis import kinds, labels
 from controller.apis.karpenter.ec2nodeclass import SelectorTerm
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.apis.karpenter.nodepool import IN_SERVICE, SOLE_OWNER, NodePool
+from controller.apis.karpenter.nodepool import (
+    IMAGE_SNAPSHOT_USED,
+    IN_SERVICE,
+    SOLE_OWNER,
+    NodePool,
+)
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.taints import Requirement
@@ -273,6 +278,65 @@ async def test_a_pool_applied_by_two_managers_reports_the_conflict_and_stays_rea
         assert condition is not None
         assert (condition.status, condition.reason) == ("False", "SeveralOwners")
         assert said in condition.message
+
+
+SNAPSHOT = "snap-0123456789abcdef0"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "family", "reason", "said"),
+    [
+        (None, "Windows2022", None, ""),
+        (f"{SNAPSHOT},volumeSize=100Gi", "AL2023", None, ""),
+        (SNAPSHOT, "Bottlerocket", None, ""),
+        (SNAPSHOT, "Windows2022", "ImageSnapshotUnsupported", "only AL2023 and Bottlerocket do"),
+        ("latest", "AL2023", "ImageSnapshotInvalid", "'latest' is not the ID"),
+        (f"{SNAPSHOT},volumeSize=9", "AL2023", "ImageSnapshotInvalid", "volumeSize"),
+    ],
+)
+async def test_a_pool_reports_a_snapshot_that_new_nodes_ignore_and_stays_ready(
+    world: World,
+    readiness: Readiness,
+    annotation: str | None,
+    family: str,
+    reason: str | None,
+    said: str,
+) -> None:
+    annotations = {} if annotation is None else {labels.IMAGE_SNAPSHOT: annotation}
+    template = {"metadata": {"annotations": annotations}}
+    world.seed(
+        make_nodeclass(ami_family=family), changed(fresh_pool(), spec={"template": template})
+    )
+
+    await readiness.reconcile("default")
+
+    found = stored_pool(world).status.conditions
+    condition = conditions.find(found, IMAGE_SNAPSHOT_USED)
+    assert conditions.is_true(found, "Ready")
+    if reason is None:
+        assert condition is None
+    else:
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("False", reason)
+        assert said in condition.message
+
+
+async def test_a_corrected_snapshot_is_no_longer_reported(
+    world: World, readiness: Readiness
+) -> None:
+    template = {"metadata": {"annotations": {labels.IMAGE_SNAPSHOT: "latest"}}}
+    node_class = make_nodeclass(ami_family="AL2023")
+    world.seed(node_class, changed(fresh_pool(), spec={"template": template}))
+    await readiness.reconcile("default")
+    before = stored_pool(world).status.conditions
+    assert conditions.find(before, IMAGE_SNAPSHOT_USED) is not None
+    template = {"metadata": {"annotations": {labels.IMAGE_SNAPSHOT: SNAPSHOT}}}
+    world.seed(changed(stored_pool(world), spec={"template": template}))
+
+    await readiness.reconcile("default")
+
+    found = stored_pool(world).status.conditions
+    assert conditions.find(found, IMAGE_SNAPSHOT_USED) is None
 
 
 async def test_a_pool_out_of_service_launches_nothing_until_the_annotation_is_removed(

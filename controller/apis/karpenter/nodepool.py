@@ -80,6 +80,9 @@ NODE_REGISTRATION_HEALTHY = "NodeRegistrationHealthy"
 SOLE_OWNER = "joiner.dev/SoleOwner"
 """Condition that is False if two tools apply the NodePool independently; otherwise absent."""
 
+IMAGE_SNAPSHOT_USED = "joiner.dev/ImageSnapshotUsed"
+"""Condition that is False if new nodes ignore `joiner.dev/image-snapshot`; otherwise absent."""
+
 IN_SERVICE = "joiner.dev/InService"
 """Condition that a stack sets to False while it is destroyed; otherwise absent.
 

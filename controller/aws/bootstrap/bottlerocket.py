@@ -14,7 +14,8 @@ from controller.aws.cluster import EksCluster
 TomlTable = dict[str, Any]
 
 RAID_COMMAND = "000-mount-instance-storage"
-RAID_DIRECTORIES = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods")
+CONTAINERD_DIRECTORY = "/var/lib/containerd"
+POD_DIRECTORIES = ("/var/lib/kubelet", "/var/log/pods")
 DEFAULT_DIRECTORIES_SINCE = (1, 46, 0)
 """The first release whose default directories for instance storage are correct."""
 
@@ -37,13 +38,15 @@ def settings(
     taints: Iterable[Taint],
     kubelet: Mapping[str, Any],
     raid: bool,
+    has_images: bool,
     fast_image_pull: bool,
     version: str,
 ) -> str:
     """Return the user's settings, overridden by those of the controller, as TOML.
 
     `custom` are the user's settings in TOML. `version` is the AMI's release, such as `1.52.0`;
-    empty if unknown. `raid` and `fast_image_pull` are those of `userdata.Bootstrap`.
+    empty if unknown. `raid` and `fast_image_pull` are those of `userdata.Bootstrap`. `has_images`
+    is whether the data volume has container images, so that containerd must stay there.
 
     Raises:
         ShapeError: the user's settings have another value where Bottlerocket has a table.
@@ -61,7 +64,9 @@ def settings(
         **dict(_kubelet(kubelet)),
     }
     if raid:
-        _table(document, "settings.bootstrap-commands")[RAID_COMMAND] = _raid(version)
+        _table(document, "settings.bootstrap-commands")[RAID_COMMAND] = _raid(
+            version, has_images=has_images
+        )
     # A Bottlerocket release does not start if it does not support a setting.
     if fast_image_pull and _is_since(SOCI_SINCE, version):
         _table(document, "settings.container-runtime")["snapshotter"] = "soci"
@@ -122,14 +127,14 @@ def _is_since(release: tuple[int, int, int], version: str) -> bool:
     return found is not None and tuple(map(int, found.groups())) >= release
 
 
-def _raid(version: str) -> TomlTable:
-    knows = _is_since(DEFAULT_DIRECTORIES_SINCE, version)
+def _raid(version: str, *, has_images: bool) -> TomlTable:
     bind = ["apiclient", "ephemeral-storage", "bind"]
+    if has_images:
+        bind += ["--dirs", *POD_DIRECTORIES]
+    elif not _is_since(DEFAULT_DIRECTORIES_SINCE, version):
+        bind += ["--dirs", CONTAINERD_DIRECTORY, *POD_DIRECTORIES]
     return {
-        "commands": [
-            ["apiclient", "ephemeral-storage", "init"],
-            bind if knows else [*bind, "--dirs", *RAID_DIRECTORIES],
-        ],
+        "commands": [["apiclient", "ephemeral-storage", "init"], bind],
         "essential": True,
         "mode": "always",
     }

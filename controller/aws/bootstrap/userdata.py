@@ -18,6 +18,7 @@ from controller.apis import labels as names
 from controller.apis.kubernetes.taints import Taint
 from controller.aws.bootstrap import bottlerocket
 from controller.aws.bootstrap.families import AL2, AL2023, BOTTLEROCKET, Family
+from controller.aws.bootstrap.imagevolumes import mount_script
 from controller.aws.cluster import EksCluster
 
 NODE_CONFIG = "application/node.eks.aws"
@@ -47,7 +48,13 @@ class Bootstrap:
     custom: str = ""
     raid: bool = False
     fast_image_pull: bool = False
-    """Whether image layers are downloaded and unpacked in parallel (SOCI); AL2023, Bottlerocket."""
+    """Whether image layers are downloaded and unpacked in parallel (SOCI); AL2023, Bottlerocket.
+
+    AL2023 ignores it if there is an `image_device`: SOCI does not find the images of the volume.
+    """
+
+    image_device: str = ""
+    """The device of the volume with container images, such as /dev/xvdb; empty if there is none."""
 
     image_version: str = ""
     """The AMI's release if it is known, such as `1.52.0`; otherwise empty."""
@@ -80,9 +87,11 @@ def user_data(family: Family, bootstrap: Bootstrap) -> str:
 
     """
     if family is AL2023:
-        return _mime(
-            [*_custom(bootstrap.custom, nodeadm=True), (NODE_CONFIG, _node_config(bootstrap))]
-        )
+        # The volume is mounted first: the user's scripts may use containerd.
+        device = bootstrap.image_device
+        mounting = [(SHELL_SCRIPT, mount_script(device))] if device else []
+        custom = _custom(bootstrap.custom, nodeadm=True)
+        return _mime([*mounting, *custom, (NODE_CONFIG, _node_config(bootstrap))])
     if family is AL2:
         return _mime([*_custom(bootstrap.custom), (SHELL_SCRIPT, _script(bootstrap))])
     if family is BOTTLEROCKET:
@@ -190,8 +199,11 @@ def _node_config(bootstrap: Bootstrap) -> str:
         "kubelet": kubelet,
     }
     if bootstrap.raid:
-        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
-    if bootstrap.fast_image_pull:
+        storage: dict[str, Any] = {"strategy": "RAID0"}
+        if bootstrap.image_device:
+            storage["disabledMounts"] = ["Containerd"]
+        spec["instance"] = {"localStorage": storage}
+    if bootstrap.fast_image_pull and not bootstrap.image_device:
         spec["featureGates"] = {"FastImagePull": True}
     document = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
     text: str = yaml.dump(document, Dumper=_Quoting, sort_keys=True, width=10**6)
@@ -270,6 +282,7 @@ def _bottlerocket(bootstrap: Bootstrap) -> str:
             taints=bootstrap.taints,
             kubelet=bootstrap.kubelet,
             raid=bootstrap.raid,
+            has_images=bool(bootstrap.image_device),
             fast_image_pull=bootstrap.fast_image_pull,
             version=bootstrap.image_version,
         )

@@ -71,6 +71,9 @@ class Writer:
 
     claim: NodeClaim
     node_class: EC2NodeClass
+    image_device: str
+    """The device of the volume with container images; empty if there is none."""
+
     cluster: EksCluster
     tags: Mapping[str, str]
     group: PlacementGroup | None
@@ -94,6 +97,7 @@ class Writer:
                 claim.spec.taints,
                 claim.spec.startup_taints,
                 self._pulls_fast,
+                self.image_device,
                 NITRO_SANDBOX in claim.spec.resources.requests,
                 self.node_class.spec,
                 status.security_groups,
@@ -197,6 +201,7 @@ class Writer:
                     custom=spec.user_data or "",
                     raid=spec.instance_store_policy == "RAID0",
                     fast_image_pull=self._pulls_fast,
+                    image_device=self.image_device,
                     image_version=pinned,
                 ),
             )

@@ -35,6 +35,7 @@ from controller.apis.karpenter.sharedlaunch import SharedLaunch, cheapest_first,
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.quantities import MILLI, format_quantity
 from controller.apis.kubernetes.taints import Requirement
+from controller.aws.bootstrap.imagevolumes import with_images
 from controller.aws.cluster import ClusterFacts, EksCluster
 from controller.aws.errors import (
     FLEET_QUOTA,
@@ -515,6 +516,8 @@ class Launcher:
             NodeClassNotReadyError: the EC2NodeClass cannot launch instances.
 
         """
+        images = with_images(node_class, claim.metadata.annotations)
+        node_class = images.node_class
         required = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
         known = self._types.of(node_class, required) if types is None else types
         chosen = filter_choices(
@@ -539,6 +542,7 @@ class Launcher:
         write = Writer(
             claim=claim,
             node_class=node_class,
+            image_device=images.device,
             cluster=cluster,
             tags=tags,
             group=group,

@@ -11,8 +11,14 @@ from controller.apis.appliers import appliers
 from controller.apis.karpenter import hashes, validation
 from controller.apis.karpenter.annotations import OF_NODE_POOLS, OF_TEMPLATES, invalid_values
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.imagesnapshot import (
+    SNAPSHOT_FAMILIES,
+    ImageSnapshotError,
+    image_snapshot,
+)
 from controller.apis.karpenter.nodeclasscauses import causes
 from controller.apis.karpenter.nodepool import (
+    IMAGE_SNAPSHOT_USED,
     IN_SERVICE,
     NODE_REGISTRATION_HEALTHY,
     SOLE_OWNER,
@@ -180,6 +186,7 @@ class Readiness(PortUser):
         after = self._class_condition(after, pool, node_class, now)
         after = self._registration_condition(after, pool, node_class, now)
         after = self._owner_condition(after, pool, now)
+        after = self._images_condition(after, pool, node_class, now)
         dependents = [VALIDATION_SUCCEEDED, NODE_CLASS_READY]
         if self._out_of_service_for(after) is None:
             after = conditions.without_condition(after, IN_SERVICE)
@@ -210,6 +217,27 @@ class Readiness(PortUser):
                 f"{' and '.join(owner.name for owner in owners)} apply this NodePool: {wins}. "
                 "Remove the NodePool from all but one of them, or rename it there"
             ),
+            generation=pool.metadata.generation,
+            now=now,
+        )
+
+    def _images_condition(
+        self,
+        known: list[Condition],
+        pool: NodePool,
+        node_class: EC2NodeClass | None,
+        now: datetime,
+    ) -> list[Condition]:
+        """Set `IMAGE_SNAPSHOT_USED` to False if new nodes ignore the snapshot, and say why."""
+        reason, message = _ignored_snapshot(pool, node_class)
+        if not reason:
+            return conditions.without_condition(known, IMAGE_SNAPSHOT_USED)
+        return conditions.with_condition(
+            known,
+            IMAGE_SNAPSHOT_USED,
+            "False",
+            reason=reason,
+            message=f"New nodes start without the snapshot: {message}",
             generation=pool.metadata.generation,
             now=now,
         )
@@ -319,6 +347,28 @@ class Readiness(PortUser):
             version = labels.NODEPOOL_HASH_VERSION
             await update_hashes(self.ports, claims, wanted, version=version)
         return await apply_patch(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
+
+
+def _ignored_snapshot(pool: NodePool, node_class: EC2NodeClass | None) -> tuple[str, str]:
+    """Return reason and message if new nodes ignore the pool's snapshot with images."""
+    try:
+        snapshot = image_snapshot(pool.spec.template.metadata.annotations or {})
+    except ImageSnapshotError as exc:
+        return "ImageSnapshotInvalid", (
+            f"annotation {labels.IMAGE_SNAPSHOT} of spec.template: {exc}. Set it to the ID of a "
+            "snapshot, with or without settings of the volume, such as "
+            "snap-0123456789abcdef0,volumeSize=100Gi"
+        )
+    if snapshot is None or node_class is None:
+        return "", ""
+    family = node_class.spec.resolved_ami_family
+    if family in SNAPSHOT_FAMILIES:
+        return "", ""
+    return "ImageSnapshotUnsupported", (
+        f"AMI family {family} does not support annotation {labels.IMAGE_SNAPSHOT} of "
+        f"spec.template, only {' and '.join(SNAPSHOT_FAMILIES)} do. Remove it, or refer to an "
+        "EC2NodeClass of another family"
+    )
 
 
 def _node_inputs(node_class: EC2NodeClass | None) -> object:
