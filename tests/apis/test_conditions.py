@@ -10,7 +10,6 @@ import pytest
 from controller.apis.kubernetes.conditions import (
     Condition,
     ConditionStatus,
-    blocking_conditions,
     find,
     roll_up,
     with_condition,
@@ -82,13 +81,3 @@ def test_a_condition_that_was_never_set_is_unknown() -> None:
     assert ready([]).message == (
         "ValidationSucceeded=Unknown, SecurityGroupsReady=Unknown, SubnetsReady=Unknown"
     )
-
-
-def test_the_conditions_that_a_root_condition_names_are_found() -> None:
-    conditions = roll_up(changed("False", "True", "False"), DEPENDENTS, generation=1, now=NOW)
-
-    assert [(c.type, c.message) for c in blocking_conditions(conditions)] == [
-        ("ValidationSucceeded", "why"),
-        ("SubnetsReady", "why"),
-    ]
-    assert blocking_conditions(changed("False", "True", "True")) == []

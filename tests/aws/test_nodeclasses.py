@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from controller.apis.karpenter.ec2nodeclass import (
+    LAUNCH_SUCCEEDED,
+    READY_WHEN,
     EC2NodeClass,
     NetworkInterface,
     PlacementGroupSelector,
@@ -22,7 +24,7 @@ from controller.cloudprovider.errors import (
 )
 from tests.aws.builders import CLUSTER, NOW, ROLE, Clock, make_claim, make_node_class, ready
 from tests.aws.conftest import Region
-from tests.builders import changed
+from tests.builders import changed, make_nodeclass
 
 
 def condition(node_class: EC2NodeClass, kind: str) -> Condition:
@@ -39,16 +41,20 @@ async def test_a_nodeclass_with_all_resources_is_ready(provider: AWSCloudProvide
     assert all(s.zone_id.startswith("usw2-az") for s in status.subnets)
     assert [g.name for g in status.security_groups] == [f"eks-cluster-sg-{CLUSTER}"]
     assert status.instance_profile == ROLE
-    assert {c.type for c in status.conditions} == {
-        "AMIsReady",
-        "CapacityReservationsReady",
-        "PlacementGroupReady",
-        "SubnetsReady",
-        "SecurityGroupsReady",
-        "InstanceProfileReady",
-        "ValidationSucceeded",
-        "Ready",
-    }
+    assert {c.type for c in status.conditions} == {*READY_WHEN, "Ready"}
+
+
+def test_the_causes_are_the_conditions_that_ready_depends_on() -> None:
+    known = [
+        Condition(type="SubnetsReady", status="True"),
+        Condition(type="InstanceProfileReady", status="False", message="create the profile"),
+        Condition(type=LAUNCH_SUCCEEDED, status="False", message="a warning"),
+        Condition(type="Ready", status="False", message="any text"),
+    ]
+
+    node_class = changed(make_nodeclass(), status={"conditions": known})
+
+    assert causes(node_class) == "InstanceProfileReady=False: create the profile"
 
 
 async def test_a_second_reconciliation_changes_nothing(provider: AWSCloudProvider) -> None:

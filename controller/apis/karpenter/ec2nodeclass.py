@@ -11,6 +11,19 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta, Wire
 from controller.apis.kubernetes.taints import Requirement
 
+READY_WHEN = frozenset(
+    {
+        "AMIsReady",
+        "CapacityReservationsReady",
+        "PlacementGroupReady",
+        "SubnetsReady",
+        "SecurityGroupsReady",
+        "InstanceProfileReady",
+        "ValidationSucceeded",
+    }
+)
+"""The conditions that `Ready` depends on. The others are warnings."""
+
 LAUNCH_SUCCEEDED = "LaunchSucceeded"
 """A condition of Joiner: False while launches for the EC2NodeClass fail, otherwise absent."""
 

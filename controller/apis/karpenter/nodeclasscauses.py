@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, SelectorTerm
-from controller.apis.kubernetes import conditions
+from controller.apis.karpenter.ec2nodeclass import READY_WHEN, EC2NodeClass, SelectorTerm
 from controller.apis.kubernetes.conditions import Condition
 
 DEPENDENCIES_NOT_READY = "DependenciesNotReady"
@@ -22,7 +21,7 @@ NO_SECURITY_GROUPS = "SecurityGroupsNotFound"
 
 def causes(node_class: EC2NodeClass) -> str:
     """Return the conditions that keep an EC2NodeClass from being ready, each with its cause."""
-    blocking = conditions.blocking_conditions(node_class.status.conditions)
+    blocking = [c for c in node_class.status.conditions if c.type in READY_WHEN and not c.is_true]
     roots = [c for c in blocking if c.reason != DEPENDENCIES_NOT_READY]
     return "; ".join(
         f"{c.type}={c.status}" + (f": {explain(node_class, c)}" if c.message else "")

@@ -117,14 +117,6 @@ def roll_up(
     )
 
 
-def blocking_conditions(conditions: Iterable[Condition], kind: str = "Ready") -> list[Condition]:
-    """Return the conditions that the message of `kind`, set by `roll_up`, names."""
-    known = list(conditions)
-    root = find(known, kind)
-    named = root.message.split(", ") if root is not None else ()
-    return [c for name in named if (c := find(known, name.partition("=")[0])) is not None]
-
-
 def are_equal(before: Sequence[Condition], after: Sequence[Condition]) -> bool:
     """Whether two lists of conditions are equal."""
     return list(before) == list(after)
