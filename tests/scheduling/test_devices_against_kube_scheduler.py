@@ -304,3 +304,24 @@ async def test_kube_scheduler_allocates_the_planned_devices(
     stage: LiveCluster, kube: KubeClient, seed: int
 ) -> None:
     assert await misplaced(stage, kube, world(seed)) == {}
+
+
+async def test_kube_scheduler_does_not_try_a_pod_whose_claim_does_not_exist(
+    kube: KubeClient, stage: LiveCluster
+) -> None:
+    """Such a pod gets no condition: the controller must find out itself that it is pending."""
+    pods = "/api/v1/namespaces/default/pods"
+    spec: Object = {"containers": [{"name": "main", "image": "none"}]}
+    claims = [{"name": "gpu", "resourceClaimName": "gone"}]
+    await kube.create(
+        pods, {"metadata": {"name": "claiming"}, "spec": {**spec, "resourceClaims": claims}}
+    )
+    await kube.create(pods, {"metadata": {"name": "plain"}, "spec": spec})
+
+    async def is_tried() -> bool:
+        plain = await kube.get(f"{pods}/plain")
+        return bool(plain["status"].get("conditions"))
+
+    assert await until(is_tried, within=SECONDS)
+    claiming = await kube.get(f"{pods}/claiming")
+    assert "conditions" not in claiming["status"]
