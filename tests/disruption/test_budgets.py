@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from controller.apis.karpenter.nodepool import Budget, DisruptionPolicy, NodePool
+from controller.disruption.advice.forecast import never_allows
 from controller.disruption.budgets import UNLIMITED, Budgets, allowed_disruptions
 from controller.disruption.commands import Reason
 from tests.builders import make_nodepool
@@ -138,3 +139,19 @@ def test_an_invalid_budget_for_other_reasons_does_not_block() -> None:
 
 def test_a_leap_day_is_a_valid_schedule() -> None:
     assert left(Budget(nodes="1", schedule="0 0 29 2 *", duration="1h")) == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    ("budget", "never"),
+    [
+        (Budget(nodes="1", schedule="0 0 31 2 *", duration="1h"), True),
+        (Budget(nodes="1", schedule="whenever", duration="1h"), True),
+        (Budget(nodes="0"), True),
+        (WORKING_HOURS, False),
+        (Budget(nodes="1"), False),
+    ],
+)
+def test_a_forecast_keeps_the_budgets_that_never_allow_a_disruption(
+    budget: Budget, *, never: bool
+) -> None:
+    assert never_allows(budget) is never
