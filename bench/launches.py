@@ -1,13 +1,16 @@
 """Measure a scale-up to N nodes within EC2's rate limits: calls per API, and launch latency.
 
-    python -m bench.launches [--nodes N] [--failures N]
+    python -m bench.launches [--nodes N] [--classes N] [--failures N]
 
 The whole controller runs on an in-memory API server and an in-memory AWS, in virtual time. It gets
 N pods, each of which needs its own node. EC2 enforces its documented token buckets and throttles
 every call beyond them. The number of calls in flight is limited to the controller's number of
-threads, and a CreateFleet call takes 3 s, so the figures hold for boto3 as well. With `--failures`,
-EC2 fails that many calls of every fourth launch. Each of these launches has already waited for its
-turn and must wait again.
+threads, and a CreateFleet call takes 3 s, so the figures hold for boto3 as well.
+
+With `--classes`, the pods are of that many NodePools. Each has its own EC2NodeClass, and its pods
+fit every instance type. Each instance type has its own maxPods, so an offer of all instance types
+needs a launch template for each of them. With `--failures`, EC2 fails that many calls of every
+fourth launch. Each of these launches has already waited for its turn and must wait again.
 """
 
 from __future__ import annotations
@@ -45,6 +48,12 @@ LONGEST = 3600.0
 POD = (8500, 8192)
 """CPU in millicores and memory in MiB of one pod. No instance type of the region fits two."""
 
+ON_DEMAND = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}
+"""A requirement without which the request has only the instance types whose spot price is low."""
+
+SMALL_POD = (1500, 1024)
+"""The same of a pod that every instance type of the region fits."""
+
 
 class StrictBucket:
     """A token bucket of EC2 that grants a whole request or refuses it."""
@@ -67,12 +76,13 @@ class StrictBucket:
 class StrictRegion(Region):
     """In-memory EC2 that enforces rate limits and latency, and records the calls."""
 
-    def __init__(self, failures: int = 0) -> None:
+    def __init__(self, failures: int = 0, *, differ: bool = False) -> None:
         super().__init__(EPOCH, random.Random(1))
         self.failed: Counter[str] = Counter()
         """Number of internal errors that EC2 has returned, by launch."""
 
         self._failures = failures
+        self._differ = differ
         self.calls: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.fleets: dict[str, float] = {}
@@ -98,6 +108,13 @@ class StrictRegion(Region):
             if isinstance(answer, Sized) and not isinstance(answer, Mapping):
                 self.calls[operation] += max(len(answer) - 1, 0) // PAGE
             return answer
+
+    def describe_instance_types(self, parameters: Mapping[str, Any]) -> Any:
+        rows = super().describe_instance_types(parameters)
+        if self._differ:
+            for index, row in enumerate(rows):
+                row["NetworkInfo"]["Ipv4AddressesPerInterface"] = 8 + index
+        return rows
 
     def _fail(self, launch: str) -> None:
         is_fourth = list(self.fleets).index(launch) % 4 == 0
@@ -143,14 +160,21 @@ class NoFaults:
 
 
 class ScaleUp:
-    """A scale-up of N pods that need one node each, with its measurements."""
+    """A scale-up of N pods that need one node each, with its measurements.
 
-    def __init__(self, nodes: int, failures: int = 0) -> None:
-        self.region = StrictRegion(failures)
+    With `classes`, the pods are of that many NodePools, each with its own EC2NodeClass.
+    """
+
+    def __init__(self, nodes: int, failures: int = 0, classes: int = 1) -> None:
+        self.region = StrictRegion(failures, differ=classes > 1)
         self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
-        cpu, memory = POD
-        workload = Workload("web", cpu, memory, replicas=nodes)
-        self._surroundings = Surroundings(self.api, self.region, random.Random(1), [workload])
+        cpu, memory = POD if classes == 1 else SMALL_POD
+        self._pools = ["default", *(f"pool-{index}" for index in range(1, classes))]
+        workloads = [
+            Workload(f"web-{pool}", cpu, memory, replicas=nodes // classes, pool=pool)
+            for pool in self._pools
+        ]
+        self._surroundings = Surroundings(self.api, self.region, random.Random(1), workloads)
         self.nodes = nodes
         self.created: dict[str, float] = {}
         """Time at which each NodeClaim was created, by name, in virtual seconds."""
@@ -198,13 +222,16 @@ class ScaleUp:
                 )
 
     def _create_initial_objects(self) -> None:
-        self.api.store_json(kinds.EC2_NODE_CLASS, NODE_CLASS)
-        template = {"spec": {"nodeClassRef": NODE_CLASS_REFERENCE, "requirements": []}}
-        pool = {"metadata": {"name": "default"}, "spec": {"template": template}}
-        self.api.store_json(kinds.NODE_POOL, pool)
+        for name in self._pools:
+            self.api.store_json(kinds.EC2_NODE_CLASS, {**NODE_CLASS, "metadata": {"name": name}})
+            reference = {**NODE_CLASS_REFERENCE, "name": name}
+            required = [ON_DEMAND] if len(self._pools) > 1 else []
+            template = {"spec": {"nodeClassRef": reference, "requirements": required}}
+            pool = {"metadata": {"name": name}, "spec": {"template": template}}
+            self.api.store_json(kinds.NODE_POOL, pool)
 
 
-def play(nodes: int, *, failures: int = 0) -> ScaleUp:
+def play(nodes: int, *, failures: int = 0, classes: int = 1) -> ScaleUp:
     """Run one scale-up on its own event loop in virtual time, and return its measurements."""
     moment: type[datetime] = make_datetime(EPOCH)
     loop = ProcessLoop()
@@ -215,7 +242,7 @@ def play(nodes: int, *, failures: int = 0) -> ScaleUp:
             patched.enter_context(patch(f"controller.aws.{module}.datetime", moment))
 
         async def course() -> ScaleUp:
-            scale_up = ScaleUp(nodes, failures)
+            scale_up = ScaleUp(nodes, failures, classes)
             await scale_up.play()
             return scale_up
 
@@ -251,11 +278,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--failures", type=int, default=0, help="calls of every fourth launch that EC2 fails (0)"
     )
+    parser.add_argument(
+        "--classes", type=int, default=1, help="NodePools with an EC2NodeClass of their own (1)"
+    )
     options = parser.parse_args(argv)
     logging.disable(logging.CRITICAL)
     # Coroutines that the killed controller leaves unfinished report errors when they are collected.
     sys.unraisablehook = lambda _: None
-    scale_up = play(options.nodes, failures=options.failures)
+    scale_up = play(options.nodes, failures=options.failures, classes=options.classes)
     print(report(scale_up))
     return 1 if scale_up.region.refused else 0
 

@@ -66,6 +66,13 @@ class Workload:
     is_gang: bool = False
     """Whether all replicas are scheduled together or not at all."""
 
+    pool: str = ""
+    """The NodePool that its pods select; empty if they select none.
+
+    Only the controller reads the selector. A pod may be bound to a node of another NodePool if the
+    node that it is nominated for is full.
+    """
+
 
 @dataclass(slots=True)
 class Boot:
@@ -179,6 +186,8 @@ class Surroundings:
             },
             "spec": {"containers": [{"name": "app", "resources": {"requests": requests}}]},
         }
+        if workload.pool:
+            body["spec"]["nodeSelector"] = {"karpenter.sh/nodepool": workload.pool}
         if workload.is_gang:
             body["spec"]["schedulingGroup"] = {"podGroupName": workload.name}
         await self.api.create(kinds.POD, body, NAMESPACE)

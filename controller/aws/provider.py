@@ -130,8 +130,8 @@ class AWSCloudProvider:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._observes = options.disruption_mode == "observe"
-        aws = Paced(aws or Session())
-        aws = ReadOnly(aws) if self._observes else aws
+        paced = Paced(aws or Session())
+        aws = ReadOnly(paced) if self._observes else paced
         gates, aws_gates = options.feature_gates, options.aws_feature_gates
         are_allocated = not options.ignore_dra_requests
         drivers = Drivers(
@@ -162,7 +162,9 @@ class AWSCloudProvider:
         )
         self._reservations = Reservations(aws, clock=clock)
         self._placements = PlacementGroups(aws, clock=clock)
-        self.templates = LaunchTemplates(aws, name, installation=installation, clock=clock)
+        self.templates = LaunchTemplates(
+            aws, name, installation=installation, delay=paced.delay, clock=clock
+        )
         self._profiles = InstanceProfiles(
             aws, name, installation=installation, isolated=options.isolated_vpc, clock=clock
         )

@@ -64,6 +64,8 @@ class Bucket:
     _tokens: float
     _counted_at: float
     _turn: asyncio.Lock
+    _waiting: int = 0
+    """Number of tokens that the waiting requests will take."""
 
     @classmethod
     def full(cls, size: Size) -> Bucket:
@@ -72,11 +74,19 @@ class Bucket:
 
     async def take(self, count: int = 1) -> None:
         """Wait for tokens and take them; if the bucket is smaller, wait until it is full."""
-        async with self._turn:
-            wanted = min(count, self.size.most * USED)
-            while (lacking := wanted - self._count()) > EPSILON:  # noqa: ASYNC110 - for time itself
-                await asyncio.sleep(lacking / self.size.per_second)
-            self._tokens -= count
+        self._waiting += count
+        try:
+            async with self._turn:
+                wanted = min(count, self.size.most * USED)
+                while (lacking := wanted - self._count()) > EPSILON:  # noqa: ASYNC110 - time itself
+                    await asyncio.sleep(lacking / self.size.per_second)
+                self._tokens -= count
+        finally:
+            self._waiting -= count
+
+    def delay(self) -> float:
+        """Return the seconds for which a request of one token would wait if it were made now."""
+        return max(self._waiting + 1 - self._count(), 0.0) / self.size.per_second
 
     def charge(self, count: int) -> None:
         """Take tokens for calls that were made already, even below 0; later callers wait."""
@@ -132,10 +142,18 @@ class Paced:
         """Start no more calls, and wait for those in progress."""
         await self._aws.shutdown()
 
-    async def _admit(self, operation: str, parameters: Mapping[str, Any]) -> Bucket:
+    def delay(self, operation: str) -> float:
+        """Return the seconds for which a call to EC2 would wait if it were made now."""
+        return self._bucket(operation).delay()
+
+    def _bucket(self, operation: str) -> Bucket:
         bucket = self._calls.get(operation)
         if bucket is None:
             bucket = self._calls[operation] = Bucket.full(size_of(operation))
+        return bucket
+
+    async def _admit(self, operation: str, parameters: Mapping[str, Any]) -> Bucket:
+        bucket = self._bucket(operation)
         await bucket.take()
         if operation in OF_RESOURCES:
             listed, size = OF_RESOURCES[operation]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.aws.launching.launchtemplates import LaunchTemplates
+from controller.aws.launching.launchtemplates import PATIENCE, LaunchTemplates
 from controller.aws.provider import AWSCloudProvider
-from controller.cloudprovider.errors import ThrottledError
+from controller.cloudprovider.errors import CreateError, ThrottledError
 from tests.aws.builders import CLUSTER, ON_DEMAND, Clock, make_claim, ready, within
 from tests.aws.conftest import Region
 
@@ -157,3 +157,107 @@ async def test_a_launch_template_whose_deletion_failed_is_deleted_later(
     await provider.templates.sweep()
 
     assert names(region) == set()
+
+
+@pytest.fixture
+def busy(provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every call wait for EC2's rate limit for longer than a launch waits."""
+    monkeypatch.setattr(provider.templates, "_delay", lambda operation: PATIENCE + 0.1)
+
+
+def offered(provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Return the instance types of each CreateFleet request that is made from now on."""
+    requests: list[set[str]] = []
+    call = provider.aws.call
+
+    async def record(service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        if operation == "create_fleet":
+            requests.append(
+                {
+                    override["InstanceType"]
+                    for config in parameters["LaunchTemplateConfigs"]
+                    for override in config["Overrides"]
+                }
+            )
+        return await call(service, operation, **parameters)
+
+    monkeypatch.setattr(provider.aws, "call", record)
+    return requests
+
+
+SIZES = within("node.kubernetes.io/instance-type", "m5.large", "m5.xlarge", "m5.4xlarge")
+
+
+@pytest.mark.usefixtures("busy")
+async def test_a_launch_waits_at_the_rate_limit_for_the_cheapest_offering_s_template_only(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    requests = offered(provider, monkeypatch)
+
+    await provider.launch(make_claim(ON_DEMAND, SIZES), node_class)
+    monkeypatch.setattr(provider.templates, "_delay", lambda operation: PATIENCE)
+    await provider.launch(make_claim(ON_DEMAND, SIZES), node_class)
+
+    assert requests == [{"m5.large"}, {"m5.large", "m5.xlarge", "m5.4xlarge"}]
+
+
+@pytest.mark.usefixtures("busy")
+async def test_a_launch_with_min_values_waits_for_all_of_its_templates(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    requests = offered(provider, monkeypatch)
+    types = ("m5.large", "m5.xlarge", "m5.4xlarge")
+    flexible = within("node.kubernetes.io/instance-type", *types, min_values=3)
+
+    await provider.launch(make_claim(ON_DEMAND, flexible), node_class)
+
+    assert requests == [set(types)]
+
+
+@pytest.mark.usefixtures("busy")
+async def test_a_repeated_call_omits_the_same_templates(
+    provider: AWSCloudProvider, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    requests = offered(provider, monkeypatch)
+    claim = make_claim(ON_DEMAND, SIZES)
+    region.control.order_fault(action="CreateFleet", code="InternalError", status=500, times=1)
+
+    with pytest.raises(CreateError):
+        await provider.launch(claim, node_class)
+    monkeypatch.setattr(provider.templates, "_delay", lambda operation: 0.0)
+    await provider.launch(claim, node_class)
+
+    assert requests == [{"m5.large"}, {"m5.large"}]
+
+
+@pytest.mark.usefixtures("busy")
+async def test_a_launch_makes_the_template_that_a_concurrent_launch_omits(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    requests = offered(provider, monkeypatch)
+    xlarge = within("node.kubernetes.io/instance-type", "m5.xlarge")
+
+    await asyncio.gather(
+        provider.launch(make_claim(ON_DEMAND, SIZES), node_class),
+        provider.launch(make_claim(ON_DEMAND, xlarge), node_class),
+    )
+
+    assert {"m5.xlarge"} in requests
+
+
+@pytest.mark.usefixtures("busy")
+async def test_without_capacity_a_launch_requests_the_offerings_that_it_omitted(
+    provider: AWSCloudProvider, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    requests = offered(provider, monkeypatch)
+    region.control.set_capacity(capacity_type="on-demand", instance_type="m5.large", available=0)
+
+    instance = await provider.launch(make_claim(ON_DEMAND, SIZES), node_class)
+
+    assert instance.instance_type == "m5.xlarge"
+    assert requests == [{"m5.large"}, {"m5.xlarge"}]

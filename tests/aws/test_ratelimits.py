@@ -90,6 +90,19 @@ async def test_launches_beyond_the_burst_wait_in_order() -> None:
     assert aws.times()[45:] == pytest.approx([0.2 * n for n in range(1, 16)])
 
 
+async def test_the_delay_of_the_next_call_counts_the_calls_that_wait() -> None:
+    paced = Paced(Clocked())
+    assert paced.delay("create_launch_template") == 0.0
+
+    waiting = [asyncio.create_task(paced.call("ec2", "create_launch_template")) for _ in range(50)]
+    await asyncio.sleep(0)
+
+    assert paced.delay("create_launch_template") == pytest.approx(1.2), "five wait before it"
+    await asyncio.gather(*waiting)
+    assert paced.delay("create_launch_template") == pytest.approx(0.2)
+    assert paced.delay("create_fleet") == 0.0
+
+
 async def test_retries_of_botocore_consume_tokens() -> None:
     aws = Clocked()
     aws.repeats = 2

@@ -32,6 +32,20 @@ def test_equal_claims_share_a_call_and_launch_within_seconds(
     assert not played.region.refused
 
 
+def test_nodepools_with_an_ec2nodeclass_each_launch_within_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each needs launch templates of its own, seven each, and EC2 limits their creation."""
+    caplog.set_level(logging.CRITICAL)
+
+    played = play(20, classes=20)
+
+    assert len(played.region.instances) == len(played.created) == 20
+    assert max(played.region.fleets.values()) - played.pods_at < 8
+    assert played.region.calls["create_launch_template"] < 20 * 7
+    assert not played.region.refused
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each NodeClaim its own CreateFleet call, as if no two were equal."""

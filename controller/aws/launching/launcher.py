@@ -99,7 +99,8 @@ TEMPLATE_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Delays in seconds before each retry after EC2 did not find the launch template.
 
 The first retry is immediate: an idle template was deleted and is created again. The others wait
-because EC2 does not find a new template at once.
+because EC2 does not find a new template at once. The delays also apply if EC2 has no capacity and
+the request omitted offerings.
 """
 
 
@@ -120,6 +121,17 @@ class Attempts:
     instance: Instance | None = None
     is_alone: bool = False
     """Whether the shared launch had no instance for the NodeClaim."""
+
+    omitted: frozenset[str] = frozenset()
+    """Names of the launch templates that the current attempt omits.
+
+    A repeated call must omit them too, or EC2 rejects it because of its ClientToken.
+    """
+
+    def start_next(self) -> None:
+        """Start the next attempt, because repeating the current one cannot succeed."""
+        self.number += 1
+        self.omitted = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +176,8 @@ class LaunchPlan:
 
     addresses: Mapping[str, int] = field(default_factory=dict)
     shared: SharedLaunch | None = None
+    omitted: frozenset[str] = frozenset()
+    """Names of the launch templates that the request omits because of EC2's rate limit."""
 
     @property
     def count(self) -> int:
@@ -182,6 +196,10 @@ class _TemplateGoneError(CreateError):
     """A launch template was deleted between its creation and its use."""
 
     reason = "LaunchTemplateNotFound"
+
+
+class _OfferingsOmittedError(InsufficientCapacityError):
+    """EC2 has no capacity for the request, which omitted offerings because of the rate limit."""
 
 
 class Launcher:
@@ -312,7 +330,7 @@ class Launcher:
         return self._attempts.setdefault(claim.metadata.uid, Attempts())
 
     @tenacity.retry(
-        retry=tenacity.retry_if_exception_type(_TemplateGoneError),
+        retry=tenacity.retry_if_exception_type((_TemplateGoneError, _OfferingsOmittedError)),
         wait=tenacity.wait_chain(*map(tenacity.wait_fixed, TEMPLATE_PAUSES)),
         stop=tenacity.stop_after_attempt(1 + len(TEMPLATE_PAUSES)),
         reraise=True,
@@ -325,7 +343,8 @@ class Launcher:
         types: Sequence[InstanceType] | None,
         shared: SharedLaunch | None = None,
     ) -> Fulfilled:
-        plan = await self.plan(claim, node_class, types, shared)
+        plan = await self.plan(claim, node_class, types, shared, omitted=attempts.omitted)
+        attempts.omitted = plan.omitted
         launch = shared.token if shared else claim.metadata.uid
         token = fleet.client_token(launch, attempts.number)
         self._subnets.reserve_addresses(plan.reserved_addresses({}))
@@ -379,11 +398,14 @@ class Launcher:
         self._mark_refused(result.errors, plan)
         if not result.launched:
             # EC2 repeats the result for the same client token, so the next attempt needs another.
-            attempts.number += 1
+            attempts.start_next()
             if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in result.errors):
                 self._templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError("the launch template is gone")
-            raise launch_failure(result.errors)
+            failure = launch_failure(result.errors)
+            if plan.omitted and failure.reason == InsufficientCapacityError.reason:
+                raise _OfferingsOmittedError(str(failure)) from failure
+            raise failure
         for each in result.launched:
             if plan.capacity_type == labels.RESERVED:
                 offered = each.candidate.offering.requirements
@@ -458,7 +480,7 @@ class Launcher:
             attempts.doubted_since = None
             if launched:
                 return self._restore(plan, launched)
-            attempts.number += 1
+            attempts.start_next()
         raise CloudProviderError(
             f"an earlier process may have launched an instance for NodeClaim {meta.name}; waiting "
             "until EC2 lists it",
@@ -506,10 +528,14 @@ class Launcher:
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
         shared: SharedLaunch | None = None,
+        *,
+        omitted: frozenset[str] = frozenset(),
     ) -> LaunchPlan:
         """Select the offerings to request for a NodeClaim and create their launch templates.
 
         A `shared` launch uses no capacity reservation, which may be too small for all instances.
+        The plan has no offerings of the launch templates that are `omitted`, nor of those that
+        would wait too long for EC2's rate limit. With `minValues`, the rate limit omits none.
 
         Raises:
             InsufficientCapacityError: no offering that meets the NodeClaim is available now.
@@ -519,11 +545,12 @@ class Launcher:
         images = with_images(node_class, claim.metadata.annotations)
         node_class = images.node_class
         required = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
+        relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
         known = self._types.of(node_class, required) if types is None else types
         chosen = filter_choices(
             choices(known, required, _requests(claim)),
             required,
-            relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
+            relaxed=relaxed,
         )
         zones = await self._subnets.for_launch(s.id for s in node_class.status.subnets)
         offered: Sequence[Offered] = [
@@ -554,13 +581,19 @@ class Launcher:
             written=self._written,
         )
         candidates = [write.candidate(*each) for each in offered]
-        await self._templates.ensure(c.template for c in candidates)
+        kept = [c for c in candidates if c.template.name not in omitted] or candidates
+        wanted = _most_useful_first(kept)
+        is_flexible = not relaxed and any(r.min_values is not None for r in required)
+        exist = await self._templates.ensure(wanted, required=len(wanted) if is_flexible else 1)
+        kept = [c for c in kept if c.template.name in exist]
+        pairs = zip(offered, candidates, strict=True)
+        offered = [each for each, c in pairs if c.template.name in exist]
         first = offered[0][1]
         return LaunchPlan(
             claim=claim,
             node_class=node_class,
             capacity_type=first.capacity_type,
-            candidates=candidates,
+            candidates=kept,
             tags={
                 **tags,
                 **(
@@ -576,6 +609,7 @@ class Launcher:
             partition=partition,
             addresses=_addresses(offered),
             shared=shared,
+            omitted=frozenset(c.template.name for c in candidates) - exist,
         )
 
     def _tags(self, claim: NodeClaim, node_class: EC2NodeClass, cluster: str) -> dict[str, str]:
@@ -666,6 +700,16 @@ def _refused_candidates(error: FleetError, plan: LaunchPlan) -> Iterator[LaunchC
             and error.subnet_id in ("", candidate.subnet_id)
         ):
             yield candidate
+
+
+def _most_useful_first(candidates: Sequence[LaunchCandidate]) -> list[LaunchTemplate]:
+    """Return the launch templates: that of the cheapest offering, then by number of offerings."""
+    first = fleet.cheapest(candidates)[0].template.name
+    uses = Counter(c.template.name for c in candidates)
+    return sorted(
+        {c.template.name: c.template for c in candidates}.values(),
+        key=lambda template: (template.name != first, -uses[template.name], template.name),
+    )
 
 
 def _hashes(node_class: EC2NodeClass) -> dict[str, str]:

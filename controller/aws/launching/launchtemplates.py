@@ -1,5 +1,8 @@
 """Launch templates: one per distinct content, named by its hash, shared by all launches.
 
+EC2 limits the rate at which templates are created. A launch waits for the template of its cheapest
+offering as long as it takes, and for each other template for `PATIENCE` seconds at most.
+
 A template that no launch has used for 60 s is deleted. The next launch that needs it creates it
 again under the same name. The controller finds templates of its earlier processes by their tags and
 takes them over.
@@ -36,6 +39,9 @@ from controller.cloudprovider.errors import CloudProviderError
 PREFIX = "karpenter.k8s.aws/"
 IDLE = 60.0
 """Seconds after its last use until a launch template is deleted."""
+
+PATIENCE = 2.0
+"""Seconds for which a launch waits at EC2's rate limit for a launch template that it can omit."""
 
 _GIB = 2**30 * MILLI
 
@@ -226,26 +232,45 @@ class LaunchTemplates:
         cluster_name: str,
         *,
         installation: str,
+        delay: Callable[[str], float] = lambda operation: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Create them for a cluster.
+
+        `delay` returns the seconds for which a call to an operation of EC2 would wait for its rate
+        limit if it were made now.
+        """
         self._aws = aws
+        self._delay = delay
         self._ours = {
             f"tag:{labels.TAG_CLUSTER_NAME}": cluster_name,
             f"tag:{labels.TAG_INSTALLATION}": installation,
         }
         self._clock = clock
         self._used_at: dict[str, float] = {}
-        self._making: dict[str, asyncio.Task[None]] = {}
+        self._making: dict[str, asyncio.Task[bool]] = {}
         self._in_doubt: dict[str, float] = {}
         self._held: Counter[str] = Counter()
         self._is_hydrated = False
 
-    async def ensure(self, templates: Iterable[LaunchTemplate]) -> None:
+    async def ensure(self, templates: Sequence[LaunchTemplate], *, required: int = 1) -> set[str]:
         """Create the launch templates that do not exist yet, concurrently, each of them once.
 
-        Concurrent launches that need the same template share one creation.
+        Concurrent launches that need the same template share one creation. The first `required`
+        templates are always created. Each of the others is omitted if its creation would wait for
+        EC2's rate limit for longer than `PATIENCE`.
+
+        Returns:
+            The names of the templates that exist.
+
         """
-        await asyncio.gather(*(self._ensure(t) for t in {t.name: t for t in templates}.values()))
+        exist = await asyncio.gather(
+            *(
+                self._ensure(template, is_required=index < required)
+                for index, template in enumerate(templates)
+            )
+        )
+        return {template.name for template, does in zip(templates, exist, strict=True) if does}
 
     @contextmanager
     def held(self, templates: Iterable[LaunchTemplate]) -> Iterator[None]:
@@ -294,19 +319,37 @@ class LaunchTemplates:
         templates = await self._describe({**self._ours, f"tag:{labels.EC2NODECLASS}": class_name})
         await self._delete_all([d["LaunchTemplateName"] for d in templates])
 
-    async def _ensure(self, template: LaunchTemplate) -> None:
-        if template.name in self._used_at:
-            self._used_at[template.name] = self._clock()
-            return
-        making = self._making.get(template.name)
-        if making is None:
-            making = asyncio.ensure_future(self._make(template))
-            self._making[template.name] = making
-            making.add_done_callback(lambda _: self._making.pop(template.name, None))
-        # Shielded: other launches may wait for this creation when this launch is cancelled.
-        await asyncio.shield(making)
+    async def _ensure(self, template: LaunchTemplate, *, is_required: bool) -> bool:
+        """Create a launch template if it does not exist; returns whether it exists."""
+        while template.name not in self._used_at:
+            making = self._making.get(template.name)
+            if making is None:
+                making = asyncio.create_task(self._make(template, is_required=is_required))
+                self._making[template.name] = making
+            # Shielded: other launches may wait for this creation when this launch is cancelled.
+            if await asyncio.shield(making):
+                return True
+            if not is_required:
+                return False
+            # Another launch omitted the template.
+        self._used_at[template.name] = self._clock()
+        return True
 
-    async def _make(self, template: LaunchTemplate) -> None:
+    async def _make(self, template: LaunchTemplate, *, is_required: bool) -> bool:
+        """Create a launch template unless it is omitted; returns whether it exists.
+
+        The delay is read when the task runs, because the tasks before it have joined the queue of
+        the rate limit then.
+        """
+        try:
+            if not is_required and self._delay("create_launch_template") > PATIENCE:
+                return False
+            await self._create(template)
+        finally:
+            del self._making[template.name]
+        return True
+
+    async def _create(self, template: LaunchTemplate) -> None:
         # If the response is lost, the template may exist, and is deleted with the idle templates
         # unless a launch needs it.
         self._in_doubt[template.name] = self._clock()
