@@ -16,6 +16,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.karpenter.nodeclasscauses import causes, explain
 from controller.apis.kubernetes.conditions import LONGEST_MESSAGE, Condition, find
 from controller.aws.nodeclass.amis import CUSTOM_PERIOD
+from controller.aws.nodeclass.instanceprofiles import FIRST_RETRY
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -564,8 +565,35 @@ async def test_without_iam_permissions_the_profile_with_the_roles_name_is_used(
     assert not [operation for operation in called if operation.startswith("iam:")]
 
 
+async def test_a_denial_of_iam_is_reported_once_and_retried_with_backoff(
+    provider: AWSCloudProvider, region: Region, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """EC2 refuses the assumed profile, so the EC2NodeClass is resolved every 10 s."""
+    profiles, node_class = provider._profiles, make_node_class(role="Unread")
+    region.client("iam").create_role(RoleName="Unread", AssumeRolePolicyDocument="{}")
+    region.control.order_fault(service="iam", code="AccessDenied", status=403, times=None)
+
+    asked_after: list[int] = []
+    for seconds in range(0, 1200, 10):
+        region.control.clear_calls()
+        assert await profiles.ensure(node_class) == "Unread"
+        assert "set joiner:instanceProfiles" in profiles.remedy(node_class)
+        profiles.forget(node_class)
+        if any("iam:GetInstanceProfile" in made for made in region.control.calls().values()):
+            asked_after.append(seconds)
+        clock.advance(10)
+
+    assert asked_after == [0, 10, 30, 70, 150, 310, 610, 910]
+    assert caplog.text.count("not authorized to call iam:GetInstanceProfile") == 1
+
+    region.control.clear_faults()
+    clock.advance(300)
+    assert (await profiles.ensure(node_class)).startswith(f"{CLUSTER}_")
+    await profiles.release(node_class)
+
+
 async def test_a_role_without_a_profile_names_the_setting_that_lets_the_controller_create_one(
-    provider: AWSCloudProvider, region: Region
+    provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     iam = region.client("iam")
     iam.create_role(RoleName="Profileless", AssumeRolePolicyDocument="{}")
@@ -580,6 +608,7 @@ async def test_a_role_without_a_profile_names_the_setting_that_lets_the_controll
     assert condition(node_class, "Ready").is_false
 
     region.control.clear_faults()
+    clock.advance(FIRST_RETRY)
     granted = await ready(provider, role="Profileless")
     assert condition(granted, "Ready").is_true, granted.status.conditions
     assert granted.status.instance_profile.startswith(f"{CLUSTER}_")

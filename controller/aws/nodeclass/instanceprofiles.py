@@ -34,6 +34,13 @@ CACHED_SECONDS = 900.0
 DENIED_BACKOFF = 900.0
 """Seconds without calls to IAM after IAM denied access to a profile."""
 
+FIRST_RETRY, LAST_RETRY = 10.0, 300.0
+"""Seconds until the next call to IAM if EC2, too, refused the profile.
+
+The time doubles with each consecutive denial, from the first value to the second: a user may have
+granted the permissions.
+"""
+
 HOW_TO_GRANT = "set joiner:instanceProfiles to managed to grant the permissions"
 """How to grant the permissions to manage instance profiles, by a setting of the stack."""
 
@@ -73,6 +80,12 @@ class InstanceProfiles:
         self._checked: dict[tuple[str, str], float] = {}
         self._current: dict[str, str] = {}
         self._denied_until = -math.inf
+        self._denied_at = -math.inf
+        self._denials = 0
+        """Number of consecutive denials by IAM."""
+
+        self._assumed: dict[str, str] = {}
+        """The profile that is assumed to be valid, and reported so, by the EC2NodeClass's UID."""
 
     async def ensure(self, node_class: EC2NodeClass) -> str:
         """Return the name of the EC2NodeClass's instance profile.
@@ -127,20 +140,29 @@ class InstanceProfiles:
         except AwsError as exc:
             if not exc.is_unauthorized:
                 raise
-            self._denied_until = self._clock() + DENIED_BACKOFF
-            log.warning(
-                "not authorized to call iam:GetInstanceProfile; assuming that the instance profile "
-                "is valid: allow the action in the controller's IAM role",
-                extra={
-                    "EC2NodeClass": node_class.metadata.name,
-                    "profile": unseen,
-                    "error": str(exc),
-                },
-            )
+            self._assume(node_class, unseen, exc)
             return unseen
         await self._make(node_class, made, role)
         self._checked[made, role] = self._clock()
         return made
+
+    def _assume(self, node_class: EC2NodeClass, profile: str, denial: AwsError) -> None:
+        """Assume that a profile that IAM denies access to is valid; report it once per profile."""
+        self._denials += 1
+        self._denied_at = self._clock()
+        self._denied_until = self._denied_at + DENIED_BACKOFF
+        if self._assumed.get(node_class.metadata.uid) == profile:
+            return
+        self._assumed[node_class.metadata.uid] = profile
+        log.warning(
+            "not authorized to call iam:GetInstanceProfile; assuming that the instance profile "
+            "is valid: allow the action in the controller's IAM role",
+            extra={
+                "EC2NodeClass": node_class.metadata.name,
+                "profile": profile,
+                "error": str(denial),
+            },
+        )
 
     async def _is_usable(self, name: str, role: str) -> bool:
         since = self._checked.get((name, role))
@@ -165,7 +187,10 @@ class InstanceProfiles:
     def forget(self, node_class: EC2NodeClass) -> None:
         """Drop the cached state of the EC2NodeClass's profile, after EC2 did not find it."""
         self._forget(node_class.status.instance_profile)
-        self._denied_until = -math.inf  # The permissions may have been granted meanwhile.
+        if self._denials:
+            # The permissions may have been granted meanwhile.
+            retry = min(FIRST_RETRY * 2.0 ** (self._denials - 1), LAST_RETRY)
+            self._denied_until = min(self._denied_until, self._denied_at + retry)
 
     def _forget(self, name: str) -> None:
         self._checked = {pair: at for pair, at in self._checked.items() if pair[0] != name}
@@ -180,6 +205,7 @@ class InstanceProfiles:
     async def release(self, node_class: EC2NodeClass) -> None:
         """Delete the profiles that Joiner created for an EC2NodeClass, and no others."""
         self._current.pop(node_class.metadata.uid, None)
+        self._assumed.pop(node_class.metadata.uid, None)
         if node_class.spec.instance_profile or self._isolated:
             return
         path = self._path(node_class)
@@ -253,8 +279,10 @@ class InstanceProfiles:
             response = await self._aws.call("iam", "get_instance_profile", InstanceProfileName=name)
         except AwsError as exc:
             if exc.is_not_found:
+                self._record_permission()
                 return False
             raise
+        self._record_permission()
         profile = response["InstanceProfile"]
         tags = tags_of(profile)
         ours = (
@@ -262,6 +290,11 @@ class InstanceProfiles:
             or tags.get(labels.TAG_CLUSTER_NAME) == self._cluster
         )
         return ours and [r["RoleName"] for r in profile.get("Roles", [])] == [role]
+
+    def _record_permission(self) -> None:
+        """Record that IAM answered, so that the next denial is reported again."""
+        self._denials = 0
+        self._assumed.clear()
 
     async def _make(self, node_class: EC2NodeClass, name: str, role: str) -> None:
         tags = {
