@@ -85,6 +85,8 @@ class TokenCommand:
     _expires: datetime | None = None
     _reading: asyncio.Task[str] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _reported: str = ""
+    """The last failure that was logged; empty if a token was read since."""
 
     def read(self) -> str:
         """Return the token; the program runs again shortly before it expires.
@@ -113,10 +115,19 @@ class TokenCommand:
             return self._token
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(asyncio.to_thread(self.read))
-            self._reading.add_done_callback(_report)
+            self._reading.add_done_callback(self._report)
         if self._token and self._expires is not None and datetime.now(UTC) < self._expires:
             return self._token
         return await asyncio.shield(self._reading)
+
+    def _report(self, reading: asyncio.Task[str]) -> None:
+        """Log why a token could not be renewed, once, even if no request waits for it."""
+        if reading.cancelled():
+            return
+        failure = str(reading.exception() or "")
+        if failure and failure != self._reported:
+            log.warning("cannot renew the token for the API server; retrying: %s", failure)
+        self._reported = failure
 
     def _is_due(self) -> bool:
         return not self._token or (
@@ -151,12 +162,6 @@ class TokenCommand:
         except (ValueError, KeyError, TypeError) as exc:
             raise AccessError(f"exec plugin of the kubeconfig: {command} printed no token") from exc
         return token, end
-
-
-def _report(reading: asyncio.Task[str]) -> None:
-    """Log why a token could not be renewed, even if no request waits for it."""
-    if not reading.cancelled() and (failure := reading.exception()) is not None:
-        log.warning("cannot renew the token for the API server; retrying: %s", failure)
 
 
 class TlsContext(ssl.SSLContext):

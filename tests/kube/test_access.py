@@ -164,6 +164,30 @@ async def test_requests_use_an_expiring_token_until_the_new_one_arrives(
     assert (tmp_path / "runs").read_text() == "run\n" * 2
 
 
+@pytest.mark.process
+async def test_a_failure_of_the_credential_plugin_is_logged_once_until_it_works_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = f"test -e works || exit 3\n{token_until('2000-01-01T00:00:00Z', then='')}"
+    source = token_command(tmp_path, script)
+    access = Access("https://server", token_file=source)
+
+    async def fail() -> None:
+        with pytest.raises(AccessError, match="exit code 3"):
+            await access.bearer()
+        await asyncio.sleep(0)  # until the failure is logged
+
+    for _ in range(9):
+        await fail()
+    assert caplog.text.count("cannot renew the token") == 1
+
+    (tmp_path / "works").touch()
+    assert await access.bearer() == "t1"
+    (tmp_path / "works").unlink()
+    await fail()
+    assert caplog.text.count("cannot renew the token") == 2
+
+
 def test_a_pod_uses_its_mounted_service_account_token(tmp_path: Path) -> None:
     for name, text in (("token", "t"), ("ca.crt", "ca"), ("namespace", "kube-system")):
         (tmp_path / name).write_text(text)
