@@ -28,6 +28,7 @@ TTLS: Mapping[str, timedelta] = {
     "DRADriverPoolsNotPublished": timedelta(minutes=15),
     "DoNotDisruptGracePeriodElapsed": timedelta(days=1),
     "DoNotDisruptUntil": timedelta(minutes=15),
+    "ExpiredBeforeInitialized": timedelta(days=1),
     "FailedScheduling": timedelta(minutes=5),
     "InvalidAnnotation": timedelta(hours=1),
     "InvalidDisruptionBudget": timedelta(hours=1),

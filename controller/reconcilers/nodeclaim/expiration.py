@@ -6,10 +6,19 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
+from controller.apis import labels
 from controller.apis.karpenter import durations
-from controller.apis.kinds import NODE_CLAIM
+from controller.apis.karpenter.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis.kinds import NODE_CLAIM, NODE_POOL
+from controller.apis.kubernetes import conditions
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
+
+STARTUP = timedelta(minutes=15)
+"""The lifetime from which an expired node had enough time to start, whatever kept it from that.
+
+It is Karpenter's registration timeout.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -36,4 +45,24 @@ class Expiration(PortUser):
         fields = {"NodeClaim": name, "expireAfter": claim.spec.expire_after}
         log.info("deleting expired nodeclaim", extra=fields)
         await delete(self.api, NODE_CLAIM, claim)
+        if lifetime < STARTUP and not conditions.is_true(claim.status.conditions, INITIALIZED):
+            await self._report_short_lifetime(claim)
         return None
+
+    async def _report_short_lifetime(self, claim: NodeClaim) -> None:
+        """Publish, once per value, that the pool's nodes expire before they can run pods."""
+        pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
+        lifetime = claim.spec.expire_after
+        if pool is None or pool.spec.template.spec.expire_after != lifetime:
+            return
+        await self.recorder.publish(
+            NODE_POOL,
+            pool,
+            "Warning",
+            "ExpiredBeforeInitialized",
+            f"NodeClaim {claim.metadata.name} expired before its node could run pods, because "
+            f"spec.template.spec.expireAfter is {lifetime}; Joiner launches nodes for the same "
+            "pods again and again: set expireAfter to more than the time that a node needs to "
+            "start",
+            dedupe_by=lifetime,
+        )
