@@ -292,6 +292,15 @@ class AWSCloudProvider:
                 invalid.
 
         """
+        self._require_resolved(node_class)
+        await self._wait_until_loaded()
+        if node_pool is None:
+            return self._types.of(node_class)
+        template = node_pool.spec.template
+        images = with_images(node_class, template.metadata.annotations or {})
+        return self._types.of(images.node_class, template.spec.requirements)
+
+    def _require_resolved(self, node_class: EC2NodeClass) -> None:
         if not node_class.status.subnets or not node_class.status.amis:
             raise NodeClassNotReadyError(
                 f"EC2NodeClass {node_class.metadata.name} is not ready: its subnets and AMIs are "
@@ -302,12 +311,6 @@ class AWSCloudProvider:
         closed = "" if self._evaluates else kubelet.gate_problems(settings)
         if wrong or closed:
             raise NodeClassNotReadyError("; ".join(wrong) or closed)
-        await self._wait_until_loaded()
-        if node_pool is None:
-            return self._types.of(node_class)
-        template = node_pool.spec.template
-        images = with_images(node_class, template.metadata.annotations or {})
-        return self._types.of(images.node_class, template.spec.requirements)
 
     async def launch(
         self,
@@ -404,12 +407,12 @@ class AWSCloudProvider:
                 instance, or the EC2NodeClass is not ready or does not offer its type.
 
         """
-        await self._wait_until_loaded()
+        self._require_resolved(node_class)
+        if static := static_drift_reason(claim, node_class):
+            return static
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         every = await self.instance_types(node_class)
         instance_type = next((t for t in every if t.name == name), None)
-        if static := static_drift_reason(claim, node_class):
-            return static
         if instance_type is None:
             if self._types.has_no_image(node_class, name):
                 return AMI_DRIFT

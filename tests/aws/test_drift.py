@@ -68,6 +68,26 @@ async def test_each_difference_has_its_drift_reason(provider: AWSCloudProvider) 
     assert await provider.drift_reason(claim, subnets) == "SubnetDrift"
 
 
+async def test_changed_fields_of_the_class_are_drift_without_reading_instance_types(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    claim = await launched(provider, node_class)
+    revised = changed(
+        node_class,
+        metadata={"annotations": {labels.NODECLASS_HASH: "2", labels.NODECLASS_HASH_VERSION: "v6"}},
+    )
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the hash alone decides")
+
+    monkeypatch.setattr(provider._types, "of", fail)
+
+    assert await provider.drift_reason(claim, revised) == "NodeClassDrift"
+    with pytest.raises(CloudProviderError, match="not resolved yet"):
+        await provider.drift_reason(claim, with_status(revised, subnets=[]))
+
+
 ARM = AMIStatus(id="ami-arm", requirements=[within(labels.ARCH, "arm64")])
 
 
