@@ -193,17 +193,21 @@ def _cpu_for(gang: str, claim: Body, view: View) -> int:
     allocatable = claim.get("status", {}).get("allocatable", {}).get("cpu")
     if allocatable is None:
         return requested
+    return max(requested, _cpu(allocatable) - sum(map(_requested_cpu, _others(gang, claim, view))))
+
+
+def _others(gang: str, claim: Body, view: View) -> list[Body]:
+    """Return the pods outside a gang that are bound to a NodeClaim's node."""
     names = {
         node["metadata"]["name"]
         for node in view.nodes
         if _provider(claim) and node["spec"].get("providerID") == _provider(claim)
     }
-    others = sum(
-        _requested_cpu(pod)
+    return [
+        pod
         for pod in view.pods
         if pod["spec"].get("nodeName") in names and pod["metadata"]["labels"]["app"] != gang
-    )
-    return max(requested, _cpu(allocatable) - others)
+    ]
 
 
 def _nominated_instance(pod: Body) -> str:
@@ -375,7 +379,9 @@ class Auditor:
             others -= {_instance(c) for c in bought} | {""}
             covered += sum(_requested_cpu(p) for p in members if _nominated_instance(p) in others)
             runs = any(p["spec"].get("nodeName") for p in members)
-            if not bought or runs or covered >= wanted:
+            # A node that runs other pods stays.
+            idle = [c for c in bought if not _others(gang, c, view)]
+            if not idle or runs or covered >= wanted:
                 self._incomplete.pop(gang, None)
                 continue
             # Pods may be planned on a node that does not join, which the auditor cannot see.

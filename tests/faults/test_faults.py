@@ -178,6 +178,34 @@ def test_the_auditor_finds_nodes_for_a_part_of_a_gang(registered: str, seconds: 
     assert judge.findings == ["gang0 has nodes for 1500 of 3000 millicores, and none runs"]
 
 
+def test_the_auditor_lets_a_node_of_a_gang_stay_that_runs_other_pods() -> None:
+    pod = make_pod("1500m", "1024Mi")
+    members = [
+        {**pod, "metadata": {"name": f"g-{n}", "labels": {"app": "gang0"}}} for n in range(2)
+    ]
+    other = {
+        **pod,
+        "metadata": {"name": "web", "labels": {"app": "web"}},
+        "spec": {**pod["spec"], "nodeName": "node-a"},
+    }
+    claim = {
+        "metadata": {"name": "a", "annotations": {"joiner.dev/gang": "default/gang0"}},
+        "spec": {"resources": {"requests": {"cpu": "1500m"}}},
+        "status": {
+            "providerID": "aws:///us-west-2a/i-0",
+            "conditions": [{"type": "Registered", "status": "True"}],
+        },
+    }
+    node = {"metadata": {"name": "node-a"}, "spec": {"providerID": "aws:///us-west-2a/i-0"}}
+    judge = Auditor([InstanceType(2000, 4096, 1.0)])
+    view = make_view(gangs=["gang0"], pods=[*members, other], claims=[claim], nodes=[node])
+
+    judge.check(view)
+    judge.check(replace(view, at=auditor.MOST_INCOMPLETE + 1))
+
+    assert not [found for found in judge.findings if found.startswith("gang0")]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_campaign_leaves_no_process(ended_by: signal.Signals) -> None:
