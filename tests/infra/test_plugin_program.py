@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from testbed.cloud import Cloud
 from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.plugins.home import Plugins
 from testbed.processes import owned
+from tests.infra import githost
+from tests.infra.fromclone import clone
 from tests.infra.stage import CHECKOUT
 from tests.infra.test_readme import blocks_of
 
@@ -58,8 +61,13 @@ MISTAKES: Sequence[tuple[Mapping[str, Any], str]] = [
 """Properties of a program → what the user reads."""
 
 
-def engine_on(folder: Path, cloud: Cloud) -> PulumiEngine:
-    """Return an engine on the program in a folder."""
+def engine_on(
+    folder: Path,
+    cloud: Cloud,
+    *,
+    more: Mapping[str, str] | None = None,
+) -> PulumiEngine:
+    """Return an engine on the program in a folder, with more environment variables."""
     return PulumiEngine(
         directory=folder / "engine",
         project=folder,
@@ -68,8 +76,15 @@ def engine_on(folder: Path, cloud: Cloud) -> PulumiEngine:
             "AWS_ENDPOINT_URL": cloud.url,
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing",
+            **(more or {}),
         },
     )
+
+
+def cloud_of_the_page() -> Cloud:
+    """Return a cloud with the page's cluster, whose API server does not exist."""
+    authority = base64.b64encode(ssl.DER_cert_to_PEM_cert(AUTHORITY).encode()).decode()
+    return Cloud(cluster_name="my-cluster", cluster_ca=authority)
 
 
 @pytest.mark.needs("pulumi-yaml")
@@ -84,8 +99,7 @@ def test_the_yaml_program_of_the_page_runs_until_it_calls_its_cluster(
     for part in CHECKOUT.iterdir():
         (tmp_path / "joiner" / part.name).symlink_to(part)
 
-    authority = base64.b64encode(ssl.DER_cert_to_PEM_cert(AUTHORITY).encode()).decode()
-    with Cloud(cluster_name="my-cluster", cluster_ca=authority) as cloud:
+    with cloud_of_the_page() as cloud:
         engine = engine_on(project, cloud)
         engine.add_package("../joiner/plugin")
         # The page's cluster does not exist: nothing but its API server is missing.
@@ -99,6 +113,35 @@ def test_the_yaml_program_of_the_page_runs_until_it_calls_its_cluster(
     assert "pulumi package add ../joiner/plugin" in PAGE
     assert "joiner:infra:NodePools" in failure.value.output
     assert owned.belonging_to(engine.directory) == []
+
+
+@pytest.mark.needs("pulumi-yaml")
+def test_pulumi_fetches_the_package_from_the_git_url_of_the_page(tmp_path: Path) -> None:
+    (program,) = blocks_of(PAGE, "yaml")
+    (added,) = re.findall(r"^pulumi package add (git\.\S+)$", PAGE, re.M)
+    source, version = added.split("@")
+    url, folder = source.rsplit("/", 1)
+    repository, project = clone(tmp_path / "joiner"), tmp_path / "package"
+    githost.commit(repository, f"v{version}")
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text(program)
+
+    with cloud_of_the_page() as cloud, githost.serve(repository, url, tmp_path) as host:
+        author = engine_on(project, cloud, more=host.environment)
+        author.add_package(added)
+        colleague = tmp_path / "colleague"
+        colleague.mkdir()
+        (colleague / "Pulumi.yaml").write_text((project / "Pulumi.yaml").read_text())
+        other = engine_on(colleague, cloud, more=host.environment)
+        other.install()
+
+    written = yaml.safe_load((project / "Pulumi.yaml").read_text())
+    assert written == yaml.safe_load(program) | {"packages": {"joiner": f"{source}@{version}"}}
+    name = f"resource-{url.replace('/', '_')}_{folder}-v{version}"
+    for engine in (author, other):
+        assert (engine.home.directory / "plugins" / name / folder / "PulumiPlugin.yaml").is_file()
+        assert owned.belonging_to(engine.directory) == []
+    assert f"{url}/git-upload-pack" in host.answered
 
 
 @pytest.mark.needs("pulumi-yaml")
