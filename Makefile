@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
+.PHONY: version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone languages image
 .DEFAULT_GOAL := help
 
 # Two processes run the tests. Each takes a whole file at a time, because its tests share fixtures,
@@ -18,7 +18,7 @@ PY = $$($(PYTHON) -m testbed.environment || echo false)
 WORKERS = -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 demo: ## the whole demonstration on this machine: cluster, pods, nodes, destroy, nothing left
 	@py=$(PY); exec $$py -m testbed demo
@@ -41,6 +41,9 @@ system: ## the end-to-end tests on the testbed; KUBERNETES=1.31 runs them on the
 
 clone: ## the README's steps in a clean clone: pulumi install, up and destroy on the testbed
 	@py=$(PY); exec $$py -m pytest tests/infra/fromclone.py -s
+
+languages: ## programs in TypeScript and Go through `pulumi package add`: needs Node.js and npm
+	@py=$(PY); exec $$py -m pytest tests/infra/languages.py -s
 
 disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
 	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -s -k under_used --under-used-nodes=$(NODES)

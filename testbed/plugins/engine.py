@@ -26,6 +26,8 @@ from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
 TAIL_LINES: Final = 40
+COMPILED: Final = ("yaml", "nodejs", "go")
+"""Runtimes whose language host is a binary of the testbed, not a stand-in in Python."""
 CHANGE: Final = re.compile(r"(\d+) (?:to )?(create|update|delete|replace|unchanged)")
 """One count in the engine's summary, such as `+ 3 created` or `~ 1 to update`."""
 
@@ -223,10 +225,10 @@ class PulumiEngine:
 
     @property
     def _hosts(self) -> Sequence[str]:
-        """The language hosts of the project's runtime that are not stand-ins."""
+        """The language host of the project's runtime, if it is a binary."""
         runtime = self._description["runtime"]
         name = runtime["name"] if isinstance(runtime, Mapping) else runtime
-        return ["pulumi-language-yaml"] if name == "yaml" else []
+        return [f"pulumi-language-{name}"] if name in COMPILED else []
 
     @cached_property
     def _project_name(self) -> str:

@@ -73,7 +73,7 @@ def prepare(
 ) -> Home:
     """Create or update a home in `directory`, and return it.
 
-    `hosts` are Pulumi's own language hosts, which replace stand-ins of the same name.
+    `hosts` are language hosts that are binaries. They replace stand-ins of the same name.
     With `is_installed`, programs run in the virtual environment that their Pulumi.yaml names.
     Raises `DownloadFailedError` if `plugins` is `REAL` and they cannot be downloaded.
     """

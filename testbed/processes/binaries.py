@@ -256,6 +256,20 @@ def pulumi() -> Toolset:
     )
 
 
+def pulumi_hosts() -> Toolset:
+    """Return the tool set with stand-ins for Pulumi's language hosts of TypeScript and Go.
+
+    Only `make languages` needs them. All versions are those of the engine's module. So a build
+    after the engine's compiles little more than Pulumi's generators of SDKs.
+    """
+    return _own(
+        "pulumi-hosts",
+        "github.com/pulumi/pulumi/pkg/v3",
+        "pulumi-language-nodejs",
+        "pulumi-language-go",
+    )
+
+
 def pulumi_yaml() -> Toolset:
     """Return the tool set with Pulumi's language host of YAML programs.
 
@@ -276,15 +290,17 @@ def helm() -> Toolset:
     return _own("helm", "helm.sh/helm/v3", "charts")
 
 
-def _own(name: str, dependency: str, binary: str) -> Toolset:
-    """Return the tool set with one program of ours, in the module of a dependency."""
+def _own(name: str, dependency: str, *binaries: str) -> Toolset:
+    """Return the tool set with programs of ours, in the module of a dependency."""
     module = TOOLS / name
     # The hash of a set covers its module, not the sources in it.
-    source = hashlib.sha256((module / binary / "main.go").read_bytes()).hexdigest()[:8]
+    sources = hashlib.sha256()
+    for source in sorted(module.rglob("*.go")):
+        sources.update(source.read_bytes())
     return Toolset(
-        name=f"{name}-{pinned_version(module, dependency)}-{source}",
+        name=f"{name}-{pinned_version(module, dependency)}-{sources.hexdigest()[:8]}",
         module=module,
-        packages={binary: f"./{binary}"},
+        packages={binary: f"./{binary}" for binary in binaries},
         releases=[],
         ldflags="-s -w",
     )
@@ -296,8 +312,8 @@ def ensure(binary: str, *, progress: Progress = SILENCE, upcoming: Sequence[Tool
     `upcoming` are sets needed next: see `Supply`.
     Raises `BinaryUnavailableError` if no source provides it, or if no set contains it.
     """
-    sets = (control_plane(), kubernetes(), pulumi(), pulumi_yaml(), prometheus(), helm())
-    for toolset in sets:
+    sets = (control_plane, kubernetes, pulumi, pulumi_yaml, pulumi_hosts, prometheus, helm)
+    for toolset in (described() for described in sets):
         if binary in toolset.packages:
             return Supply(progress=progress, upcoming=upcoming).obtain(toolset) / binary
     raise BinaryUnavailableError(f"no tool set has a binary named {binary!r}")

@@ -87,6 +87,32 @@ def cloud_of_the_page() -> Cloud:
     return Cloud(cluster_name="my-cluster", cluster_ca=authority)
 
 
+def add_and_preview(project: Path) -> str:
+    """Add the package to a program of the page, and preview it until it calls its cluster.
+
+    The page's cluster does not exist: nothing but its API server is missing.
+
+    Returns:
+        The engine's output.
+
+    """
+    said: list[str] = []
+    joiner = project.parent / "joiner"
+    joiner.mkdir()  # Pulumi writes the package's schema here
+    for part in CHECKOUT.iterdir():
+        (joiner / part.name).symlink_to(part)
+
+    with cloud_of_the_page() as cloud:
+        engine = engine_on(project, cloud)
+        engine.show = said.append
+        engine.add_package("../joiner/plugin")
+        with pytest.raises(EngineError, match="the Kubernetes API cannot be reached"):
+            engine.preview("dev", REGION)
+
+    assert owned.belonging_to(engine.directory) == []
+    return "\n".join(said)
+
+
 @pytest.mark.needs("pulumi-yaml")
 def test_the_yaml_program_of_the_page_runs_until_it_calls_its_cluster(
     tmp_path: Path,
@@ -95,24 +121,15 @@ def test_the_yaml_program_of_the_page_runs_until_it_calls_its_cluster(
     project = tmp_path / "package"
     project.mkdir()
     (project / "Pulumi.yaml").write_text(program)
-    (tmp_path / "joiner").mkdir()  # Pulumi writes the package's schema here
-    for part in CHECKOUT.iterdir():
-        (tmp_path / "joiner" / part.name).symlink_to(part)
 
-    with cloud_of_the_page() as cloud:
-        engine = engine_on(project, cloud)
-        engine.add_package("../joiner/plugin")
-        # The page's cluster does not exist: nothing but its API server is missing.
-        with pytest.raises(EngineError, match="the Kubernetes API cannot be reached") as failure:
-            engine.preview("dev", REGION)
+    output = add_and_preview(project)
 
     packages = {"packages": {"joiner": "../joiner/plugin"}}
     written = yaml.safe_load((project / "Pulumi.yaml").read_text())
     assert written == yaml.safe_load(program) | packages
     assert program == (CHECKOUT / "examples/package/Pulumi.yaml").read_text()
     assert "pulumi package add ../joiner/plugin" in PAGE
-    assert "joiner:infra:NodePools" in failure.value.output
-    assert owned.belonging_to(engine.directory) == []
+    assert "joiner:infra:NodePools" in output
 
 
 @pytest.mark.needs("pulumi-yaml")
