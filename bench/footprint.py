@@ -239,7 +239,10 @@ async def measure(count: int, rounds: int) -> None:
 
 
 def prepare_region(url: str) -> dict[str, str]:
-    """Tag the network as the stack does; return the environment of a controller."""
+    """Tag the network of the test cloud at `url` as the stack does.
+
+    Returns the environment variables of a controller that uses this cloud.
+    """
     import boto3
 
     keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}

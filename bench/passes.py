@@ -94,9 +94,10 @@ def theirs(world: World, *, patient: bool) -> Pass:
 
 
 def sides(world: World, only: str | None) -> Iterator[tuple[str, Pass]]:
-    """Yield one pass per engine.
+    """Yield the name and the result of each pass: Joiner's two, then Karpenter's.
 
-    If Karpenter's own limit ended its pass, a second one without that limit follows.
+    If Karpenter's pass exceeds `KARPENTER_SECONDS`, a second one without that limit follows. `only`
+    names the engine that runs; None runs both.
     """
     if only != "Karpenter":
         problem, signatures = (

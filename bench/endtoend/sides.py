@@ -175,7 +175,7 @@ class Karpenter:
         await until("nothing of Karpenter is left", lambda: is_empty(self.kube))
 
     def replicas(self) -> Mapping[str, Sequence[int]]:
-        """Return the ID of Karpenter's single process."""
+        """Return the ID of Karpenter's only process, as its only replica; empty if not started."""
         pid = self._process.pid if self._process else None
         return {str(pid): [pid]} if pid else {}
 

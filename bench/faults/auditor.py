@@ -514,8 +514,8 @@ def too_many(view: View) -> frozenset[str]:
 def unneeded_instances(view: View, instance_types: Sequence[InstanceType]) -> list[str]:
     """Return a finding if the instances cost too much for the existing pods; empty if not.
 
-    They may cost `MOST_TIMES_NEEDED` times `least_cost`, and the price of one more instance, since
-    instances are whole.
+    They may cost `MOST_TIMES_NEEDED` times `least_cost`, plus the price of one instance of the most
+    expensive type, since `least_cost` counts fractions of instances.
     """
     return _waste(view, least_cost(view.pods, instance_types), instance_types)
 

@@ -41,7 +41,10 @@ def fault_and_number(seed: int, only: str) -> tuple[str, int]:
 
 
 def outcomes(seeds: Sequence[int], only: str, load: Load, *, jobs: int) -> Iterator[Outcome]:
-    """Run these seeds, `jobs` at the same time; yield each outcome when its run ends."""
+    """Run these seeds, `jobs` at the same time; yield each outcome when its run ends.
+
+    `only` is that of `fault_and_number`.
+    """
     runs = [(seed, *fault_and_number(seed, only), load) for seed in seeds]
     batch = RUNS_PER_PROCESS * jobs
     with patch.dict(os.environ, ALIKE):

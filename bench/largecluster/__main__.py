@@ -113,7 +113,9 @@ async def measure(
 ) -> None:
     """Measure a controller in a cluster and print the results.
 
-    The cluster has `nodes` nodes and `pods` pods, and `opened` nodes launch meanwhile.
+    The cluster has `nodes` nodes and `pods` pods. After the start of the controller, `rate` pod
+    events per second are written for `seconds`, and `opened` nodes launch meanwhile. `work` is a
+    folder for the controller's kubeconfig.
     """
     front = Front(make_api_server(nodes, pods, is_managed=opened > 0))
     runner = web.AppRunner(front.application(), shutdown_timeout=1)

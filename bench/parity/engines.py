@@ -69,7 +69,10 @@ class Answered:
 
 @cache
 def toolset() -> binaries.Toolset:
-    """Return the toolset with `parity`, which calls Karpenter's engine, and `kwok` (`binary`)."""
+    """Return the toolset of the programs that `binary` provides: `parity` and `kwok`.
+
+    `parity` is our program that calls Karpenter's engine.
+    """
     return _ours("karpenter", MODULE, {"parity": ".", "kwok": f"{KARPENTER}/kwok"})
 
 
@@ -107,6 +110,8 @@ def karpenter_hashes(
     objects: Iterable[Mapping[str, Any]], *, ca_bundle: str, progress: Progress = SILENCE
 ) -> list[str]:
     """Return Karpenter's hashes of NodePools and EC2NodeClasses, in their order.
+
+    `ca_bundle` is the cluster's CA, PEM in base64, which the hash of an EC2NodeClass includes.
 
     Raises EngineFailedError.
     """

@@ -189,9 +189,10 @@ def compatible_conjunction(*parts: Requirements) -> dict[str, ValueSet] | None:
 
 
 def contradiction(*parts: Requirements) -> tuple[str, ValueSet, ValueSet] | None:
-    """Return a label and two of its value sets that contradict each other; None if all parts hold.
+    """Return a label and two value sets that contradict each other; None if all parts can hold.
 
-    If more than two parts are on the label, the first set is what those before it allow.
+    The second set is that of the first part that contradicts earlier parts. The first set is the
+    values of the label that all earlier parts allow.
     """
     known: dict[str, ValueSet] = {}
     for part in parts:

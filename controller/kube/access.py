@@ -186,8 +186,8 @@ class TlsContext(ssl.SSLContext):
 class Access:
     """The address of a server and the credentials for it; PEM texts are empty if not configured.
 
-    `proxy` is the URL of an HTTP proxy, and `server_name` the name in the server's certificate;
-    empty for no proxy and for the host of the address.
+    `proxy` is the URL of an HTTP proxy, empty if there is none. `server_name` is the name in the
+    server's certificate; by default it is the host of the address.
     """
 
     server: str

@@ -59,7 +59,7 @@ def summary(results: Results) -> str:
 def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[Table, ...]:
     """Return tables of new nodes, existing nodes, unschedulable pods and CapacityBuffers.
 
-    Empty tables are omitted.
+    `fills` are by `namespace/name` of a CapacityBuffer. Empty tables are omitted.
     """
     equal_nodes = Counter(_row(node) for node in results.new_nodes)
     all_tables = (

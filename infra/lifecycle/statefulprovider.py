@@ -1,8 +1,8 @@
 """Base class of this program's dynamic providers: each stores its inputs in the state.
 
 Pulumi calls a provider's `delete` both when a resource is replaced and when the stack is
-destroyed. A replacement must not delete anything. So a stack keeps its cluster, region and
-installation, and `delete` ignores a resource that the same process has just created again.
+destroyed. Only a destroy may delete nodes, for example. So `diff` refuses a change of the cluster,
+region or installation, and `delete` ignores a resource if this process has created one with its ID.
 """
 
 from __future__ import annotations

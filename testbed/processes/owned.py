@@ -77,8 +77,8 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
 def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SECONDS) -> None:
     """Wait until `processes` (ID → `identity`), which are stopping, are gone and their ports free.
 
-    Waits at most `seconds`. `end_all` still finds a process that does not stop, but a process that
-    is exiting may have lost the environment that identifies it.
+    Waits at most `seconds`, and leaves a process that does not stop to `end_all`. `end_all` may not
+    find a process that is exiting, because it may have lost the environment with the marker.
     """
     deadline = time.monotonic() + seconds
     while any(known and identity(pid) == known for pid, known in processes.items()):

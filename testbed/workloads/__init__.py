@@ -10,7 +10,8 @@ tokens, probes, restarts with back-off, graceful stop. The container's surroundi
   BIND_ADDRESS. There are no Service addresses and no DNS.
 * The mount at /var/run/secrets is a kubeconfig, passed as KUBECONFIG, with the pod's own token.
 * The webhook of `podidentity` adds AWS tokens to the pod's spec at its creation. The tokens are
-  local files. Variables that name a mounted token, or the agent, name their local counterpart.
+  local files. Variables that name a mounted token or the EKS Pod Identity agent get the values of
+  their local counterparts.
 * Other volumes, security contexts and resource limits have no effect.
 
 `supervisor` uses `pods`, which uses `containers`; the other modules are their helpers.

@@ -94,9 +94,10 @@ class FluidProgram:
     """A program over fixed node types and classes, solved again as demand shrinks.
 
     `sizes`: classes × resources. `prices`: node types, in $/h. `capacity`: node types × resources.
-    `allowed`: classes × node types. `members`: groups × classes, of which a node takes at most
-    `limits` (groups) pods. `consumption`: node types × limits, in total at most `headroom`
-    (limits). `penalty`: classes, the cost per pod without a node, in $/h.
+    `allowed`: classes × node types. `members`: groups × classes. `limits`: groups, the maximum
+    number of a group's pods on a node. `consumption`: node types × limits of NodePools and capacity
+    reservations, the amount that a node uses. `headroom`: the remaining amount of each of these.
+    `penalty`: classes, the cost per pod without a node, in $/h.
     """
 
     def __init__(
