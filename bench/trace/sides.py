@@ -127,7 +127,8 @@ class Joiner:
         """
         members = {one.key: one for one in waiting}
         asked = [one.seen for one in waiting if one.key not in placed]
-        snapshot = with_placed_pods(cluster.snapshot(), _expected_pods(members, placed))
+        planned = _expected_pods(members, placed)
+        snapshot = with_placed_pods(cluster.snapshot(), planned, running=frozenset())
         results = schedule(asked, snapshot=snapshot)
         return Placement(assign_pods(results.new_nodes, asked), results.existing_nodes)
 

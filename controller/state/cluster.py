@@ -173,6 +173,9 @@ class Cluster:
         self._nodes_by_instance: dict[str, tuple[StateNode, ...]] = {}
         self._sorted_nodes: list[_Entry] = []
         self._changed_instances: set[str] = set()
+        self._leaving: set[str] = set()
+        """Groups (`_group_of`) of nodes that are being deleted."""
+
         self._lost_nodes: set[str] = set()
         """Provider IDs of NodeClaims whose Node was deleted. The NodeClaim stays for a while, since
         kubelet may create the Node again, but kube-scheduler can bind no pod there."""
@@ -374,16 +377,13 @@ class Cluster:
         eviction now, are not included: they keep their node, so a new node would stay empty.
         """
         self._join_changes()
-        leaving = [
-            node.node
-            for *_, node in self._sorted_nodes
-            if node.node is not None
-            and (node.deleting or not self._marked.isdisjoint(_names_of(node)))
-        ]
+        marked = chain.from_iterable(map(self._entries_named, self._marked))
+        deleting = filter(_is_deleting, chain.from_iterable(map(self._entries, self._leaving)))
+        leaving = {(group, number): node.node for _, group, number, node in chain(deleting, marked)}
         moving = [
             pod
-            for node in leaving
-            if self.manages(node)
+            for node in leaving.values()
+            if node is not None and self.manages(node)
             for pod in self.pods_on(node.metadata.name)
             if is_reschedulable(pod) and not forbids_disruption(pod, now)
         ]
@@ -577,6 +577,7 @@ class Cluster:
         frozen._running_on = {}
         frozen._nodes_by_instance = self._nodes_by_instance.copy()
         frozen._sorted_nodes = self._sorted_nodes.copy()
+        frozen._leaving = self._leaving.copy()
         frozen._usage = PoolUsage()
         frozen._usage.node_count = self._usage.node_count
         return frozen
@@ -697,6 +698,10 @@ class Cluster:
             self._nodes_by_instance[group] = nodes
             if not nodes:
                 del self._nodes_by_instance[group]
+            if any(node.deleting for node in nodes):
+                self._leaving.add(group)
+            else:
+                self._leaving.discard(group)
             self._usage.replace(group, nodes)
             for entry in self._entries(group):
                 insort(self._sorted_nodes, entry)
@@ -779,6 +784,10 @@ def _state_node(node: Node | None, claim: NodeClaim | None, *, is_lost: bool = F
 def _names_of(node: StateNode) -> tuple[str, ...]:
     parts = (node.node, node.claim)
     return tuple(part.metadata.name for part in parts if part is not None)
+
+
+def _is_deleting(entry: _Entry) -> bool:
+    return entry[-1].deleting
 
 
 _name_of = attrgetter("name")

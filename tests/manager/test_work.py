@@ -62,8 +62,8 @@ LOOPS: Mapping[str, Sequence[str]] = {
 """The keys that each loop reconciles, in this order."""
 
 ROUNDS: Mapping[str, float] = {
-    "provisioner": 160,
-    "disruption": 200,
+    "provisioner": 20,
+    "disruption": 60,
     "disruption.queue": 0,
     "disruption.history": 0,
     "nodeclaim.garbagecollection": 45,

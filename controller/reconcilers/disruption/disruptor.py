@@ -19,7 +19,7 @@ from controller.apis.karpenter.annotations import OF_PODS, invalid_values
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
-from controller.disruption.budgets import budgets_of
+from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import ConsolidationDelay
 from controller.disruption.methods import emptiness, repair
@@ -273,8 +273,14 @@ class Disruptor(PortUser):
         for name, why in seen.context.survey.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
         for reason in Reason:
-            total, consuming = consumed = seen.context.consumed[reason]
-            budgets = budgets_of(problem, reason, consumed)
+            total, consuming = seen.context.consumed[reason]
+            budgets = Budgets.of(
+                problem.node_pools.values(),
+                reason,
+                nodes=total,
+                consuming=consuming,
+                now=problem.now,
+            )
             for name, allowed in budgets.remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)
                 self.metrics.consuming_budgets(name, reason, consuming[name])
@@ -317,8 +323,9 @@ class Disruptor(PortUser):
         """
         now = problem.now
         self._reported = {key: at for key, at in self._reported.items() if now < at + REPORT_AGAIN}
+        alike = await self.engine.in_thread(_without_numbers, decision.blocked)
         for name, why in decision.blocked.items():
-            key = name, _without_numbers(why)
+            key = name, alike[name]
             if name not in problem.kept and key not in self._reported:
                 self._reported[key] = now
                 await self._report(name, "Unconsolidatable", why)
@@ -363,9 +370,9 @@ def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
     return "Normal", "DoNotDisruptGracePeriodElapsed", over
 
 
-def _without_numbers(why: str) -> str:
-    """Return a reason without the words that contain digits."""
-    return _WITH_DIGITS.sub("", why)
+def _without_numbers(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return the reasons without the words that contain digits."""
+    return {name: _WITH_DIGITS.sub("", why) for name, why in reasons.items()}
 
 
 _WITH_DIGITS = re.compile(r"\S*\d\S*")

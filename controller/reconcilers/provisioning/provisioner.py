@@ -209,9 +209,16 @@ class Provisioner(PortUser, ExpectedPods):
             placed=placed,
             pools=pools,
             supplied=supplied,
-            snapshot=with_placed_pods(with_promised_capacity(snapshot), placed),
+            snapshot=with_placed_pods(
+                with_promised_capacity(snapshot), placed, running=self._uids_of_bound(placed)
+            ),
             revision=self.cluster.revision,
         )
+
+    def _uids_of_bound(self, pods: Iterable[Pod]) -> frozenset[str]:
+        """Return the UIDs of those pods that are bound to a node now."""
+        known = ((pod.metadata.uid, self.cluster.pod(pod.key)) for pod in pods)
+        return frozenset(uid for uid, pod in known if pod is not None and pod.spec.node_name)
 
     def _nominate_planned(self, pods: Iterable[Pod], placed: Sequence[Pod]) -> None:
         """Nominate nodes for their planned pods, so that they are not disrupted."""
@@ -478,10 +485,15 @@ def _with_promised_capacity(node: StateNode) -> StateNode:
     return dataclasses.replace(node, claim=promised)
 
 
-def with_placed_pods(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:
-    """Return the snapshot in which planned pods count as bound to their planned nodes."""
-    if not placed:
-        return snapshot
-    keys = {p.metadata.uid for p in placed}
-    bound = [p for p in snapshot.pods if p.metadata.uid not in keys]
-    return dataclasses.replace(snapshot, pods=(*bound, *placed))
+def with_placed_pods(
+    snapshot: Snapshot, placed: Sequence[Pod], *, running: AbstractSet[str]
+) -> Snapshot:
+    """Return the snapshot in which planned pods count as bound to their planned nodes.
+
+    `running` are the UIDs of the planned pods that still run elsewhere. Most often there are none,
+    and the pods of the snapshot need not be read.
+    """
+    pods: Sequence[Pod] = snapshot.pods
+    if running:
+        pods = [pod for pod in pods if pod.metadata.uid not in running]
+    return dataclasses.replace(snapshot, pods=(*pods, *placed)) if placed else snapshot
