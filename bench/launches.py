@@ -49,10 +49,10 @@ POD = (8500, 8192)
 """CPU in millicores and memory in MiB of one pod. No instance type of the region fits two."""
 
 ON_DEMAND = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}
-"""A requirement without which the request has only the instance types whose spot price is low."""
+"""The requirement of on-demand instances. Requests for spot omit types with a high spot price."""
 
 SMALL_POD = (1500, 1024)
-"""The same of a pod that every instance type of the region fits."""
+"""CPU in millicores and memory in MiB of a pod that fits every instance type of the region."""
 
 
 class StrictBucket:
@@ -74,7 +74,10 @@ class StrictBucket:
 
 
 class StrictRegion(Region):
-    """In-memory EC2 that enforces rate limits and latency, and records the calls."""
+    """In-memory EC2 that enforces rate limits and latency, and records the calls.
+
+    If instance types `differ`, each has its own maxPods.
+    """
 
     def __init__(self, failures: int = 0, *, differ: bool = False) -> None:
         super().__init__(EPOCH, random.Random(1))

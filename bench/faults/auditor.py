@@ -379,7 +379,7 @@ class Auditor:
             others -= {_instance(c) for c in bought} | {""}
             covered += sum(_requested_cpu(p) for p in members if _nominated_instance(p) in others)
             runs = any(p["spec"].get("nodeName") for p in members)
-            # A node that runs other pods stays.
+            # A node that runs pods outside the gang is not wasted.
             idle = [c for c in bought if not _others(gang, c, view)]
             if not idle or runs or covered >= wanted:
                 self._incomplete.pop(gang, None)

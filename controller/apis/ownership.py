@@ -28,7 +28,7 @@ def is_ours(value: KubernetesObject) -> bool:
 
 
 def is_of_unsupported_kind(value: KubernetesObject) -> bool:
-    """Whether a NodePool refers to another kind than EC2NodeClass in the group of EC2NodeClass.
+    """Whether a NodePool refers to a kind other than EC2NodeClass in the group of EC2NodeClass.
 
     No controller manages such a NodePool. Joiner only says so in its conditions.
     """

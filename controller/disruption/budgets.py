@@ -116,7 +116,7 @@ def allowed_disruptions(
     """Return how many more nodes may be disrupted for this reason.
 
     `nodes` counts the pool's initialized nodes, `consuming` those that are not ready or being
-    deleted. A misconfigured budget allows no disruption.
+    deleted. A budget that `is_misconfigured` allows no disruption.
     """
     try:
         limits = [limit(budget, nodes) for budget in _active(pool, reason, now)]
@@ -181,7 +181,7 @@ class Budgets:
 
     `remaining` is in nodes. `capacity` is the amount of each resource that budgets in percent still
     allow, in 1/100,000 of the resource's unit. A node may be disrupted while any amount of each of
-    its resources remains. `faults` says what is wrong with the misconfigured budgets of a NodePool.
+    its resources remains. `faults` are those of `budget_faults`, by NodePool name.
     """
 
     remaining: dict[str, int] = field(default_factory=dict)

@@ -121,7 +121,10 @@ class TokenCommand:
         return await asyncio.shield(self._reading)
 
     def _report(self, reading: asyncio.Task[str]) -> None:
-        """Log why a token could not be renewed, once, even if no request waits for it."""
+        """Log why a token could not be renewed, even if no request waits for it.
+
+        A failure that repeats is logged once.
+        """
         if reading.cancelled():
             return
         failure = str(reading.exception() or "")

@@ -89,8 +89,8 @@ class _Losses:
     def reasons(self, number: int) -> list[str]:
         """Return at most `MAX_REASONS` reasons; `number` is that of all types.
 
-        If no type meets some constraints, these are the reasons: the pod stays unschedulable until
-        each of them changes.
+        If there are constraints that no type meets, only these are named: the pod stays
+        unschedulable until each of them changes.
         """
         if self.unmet:
             return [f"{number} {reason}" for reason in self.unmet[:MAX_REASONS]]

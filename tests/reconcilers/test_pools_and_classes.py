@@ -96,8 +96,8 @@ async def test_a_pool_with_an_unsupported_kind_of_class_is_not_ready(
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "NodeClassNotFound")
     assert condition.message == (
-        'nodeClassRef.kind "Foo" is not supported, only EC2NodeClass is. The kind of a NodePool '
-        "cannot change: delete the NodePool and create it again"
+        'nodeClassRef.kind "Foo" is not supported, only EC2NodeClass is. The field cannot '
+        "change: delete the NodePool and create it again"
     )
     ready = conditions.find(known, "Ready")
     assert ready is not None

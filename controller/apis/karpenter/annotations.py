@@ -15,7 +15,7 @@ DISRUPTION_MODES = ("act", "recommend", "observe")
 
 
 def amount(text: str | None) -> float | None:
-    """Return an amount in $, at least 0 and finite; None if the text is not one."""
+    """Return the amount that a text states, finite and at least 0; None if it states none."""
     try:
         value = math.nan if text is None else float(text)
     except ValueError:
@@ -25,7 +25,7 @@ def amount(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Which values an annotation may have, and what applies in place of another one."""
+    """Which values an annotation may have, and what applies in place of an invalid one."""
 
     accepted: str
     accepts: Callable[[str], bool]
@@ -51,19 +51,22 @@ OF_NODE_POOLS: Mapping[str, _Rule] = {
     labels.NODE_PRICE_PER_HOUR: _amount_rule("$/h", "NODE_PRICE_PER_HOUR applies"),
     labels.PREFERENCE_PRICE: _amount_rule("$/h", "consolidation keeps the preferences of pods"),
 }
-"""By annotation of a NodePool."""
+"""The rule of each annotation of a NodePool."""
 
 OF_TEMPLATES: Mapping[str, _Rule] = {
     labels.FAST_IMAGE_PULL: _Rule("true or false", _is_true_or_false, "false applies"),
 }
-"""By annotation of a NodePool's template."""
+"""The rule of each annotation of a NodePool's template.
+
+`joiner.dev/image-snapshot` has a condition of the NodePool instead.
+"""
 
 OF_PODS: Mapping[str, _Rule] = {
     labels.EVICTION_PRICE: _amount_rule("$", "DISRUPTION_EVICTION_PRICE applies"),
     labels.PREFERENCE_PRICE: _amount_rule("$/h", "consolidation keeps the pod's preferences"),
     labels.SURGE: _Rule("true or false", _is_true_or_false, "false applies"),
 }
-"""By annotation of a pod."""
+"""The rule of each annotation of a pod."""
 
 OF_DISRUPTIONS: Mapping[str, _Rule] = {
     labels.APPROVED: _Rule(
@@ -72,11 +75,11 @@ OF_DISRUPTIONS: Mapping[str, _Rule] = {
         "the Disruption is neither approved nor declined",
     ),
 }
-"""By annotation of a Disruption."""
+"""The rule of each annotation of a Disruption."""
 
 
 def approval(text: str | None) -> bool | None:
-    """Return whether a user approved (True) or declined (False) a Disruption, otherwise None."""
+    """Return whether a value of `joiner.dev/approved` approves or declines; None if neither."""
     return {"true": True, "false": False}.get((text or "").strip().lower())
 
 

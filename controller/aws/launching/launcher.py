@@ -534,8 +534,9 @@ class Launcher:
         """Select the offerings to request for a NodeClaim and create their launch templates.
 
         A `shared` launch uses no capacity reservation, which may be too small for all instances.
-        The plan has no offerings of the launch templates that are `omitted`, nor of those that
-        would wait too long for EC2's rate limit. With `minValues`, the rate limit omits none.
+        `omitted` are names of launch templates whose offerings the plan leaves out, unless it would
+        have none then. It also leaves out those whose launch templates would wait too long for
+        EC2's rate limit, unless the NodeClaim has `minValues`.
 
         Raises:
             InsufficientCapacityError: no offering that meets the NodeClaim is available now.
@@ -703,7 +704,7 @@ def _refused_candidates(error: FleetError, plan: LaunchPlan) -> Iterator[LaunchC
 
 
 def _most_useful_first(candidates: Sequence[LaunchCandidate]) -> list[LaunchTemplate]:
-    """Return the launch templates: that of the cheapest offering, then by number of offerings."""
+    """Return the launch templates: that of the cheapest offering, then those of most offerings."""
     first = fleet.cheapest(candidates)[0].template.name
     uses = Counter(c.template.name for c in candidates)
     return sorted(

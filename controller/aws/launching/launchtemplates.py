@@ -235,7 +235,7 @@ class LaunchTemplates:
         delay: Callable[[str], float] = lambda operation: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create them for a cluster.
+        """Manage the launch templates of an installation in the cluster `cluster_name`.
 
         `delay` returns the seconds for which a call to an operation of EC2 would wait for its rate
         limit if it were made now.
@@ -338,8 +338,8 @@ class LaunchTemplates:
     async def _make(self, template: LaunchTemplate, *, is_required: bool) -> bool:
         """Create a launch template unless it is omitted; returns whether it exists.
 
-        The delay is read when the task runs, because the tasks before it have joined the queue of
-        the rate limit then.
+        The delay is read when the task runs: by then, the tasks before it have joined the queue of
+        the rate limit.
         """
         try:
             if not is_required and self._delay("create_launch_template") > PATIENCE:

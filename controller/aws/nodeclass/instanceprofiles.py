@@ -37,8 +37,8 @@ DENIED_BACKOFF = 900.0
 FIRST_RETRY, LAST_RETRY = 10.0, 300.0
 """Seconds until the next call to IAM if EC2, too, refused the profile.
 
-The time doubles with each consecutive denial, from the first value to the second: a user may have
-granted the permissions.
+IAM is asked again because a user may have granted the permissions. The time doubles with each
+consecutive denial, from the first value to the second.
 """
 
 HOW_TO_GRANT = "set joiner:instanceProfiles to managed to grant the permissions"
@@ -85,7 +85,7 @@ class InstanceProfiles:
         """Number of consecutive denials by IAM."""
 
         self._assumed: dict[str, str] = {}
-        """The profile that is assumed to be valid, and reported so, by the EC2NodeClass's UID."""
+        """The profile that was reported as assumed to be valid, by the UID of its EC2NodeClass."""
 
     async def ensure(self, node_class: EC2NodeClass) -> str:
         """Return the name of the EC2NodeClass's instance profile.

@@ -348,7 +348,7 @@ class Disruptor(PortUser):
 
 
 def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
-    """Return the event on a pod's `do-not-disrupt` annotation; None without one, or without end."""
+    """Return the event on a pod's `do-not-disrupt` annotation; None if absent or without end."""
     if pod.metadata.is_deleting or labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
         return None
     try:

@@ -15,9 +15,9 @@ from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
 
 STARTUP = timedelta(minutes=15)
-"""The lifetime from which an expired node had enough time to start, whatever kept it from that.
+"""The shortest `expireAfter` that counts as enough time for a node to start.
 
-It is Karpenter's registration timeout.
+It equals Karpenter's registration timeout.
 """
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Expiration(PortUser):
         return None
 
     async def _report_short_lifetime(self, claim: NodeClaim) -> None:
-        """Publish, once per value, that the pool's nodes expire before they can run pods."""
+        """Publish, once per value of `expireAfter`, that nodes expire before they can run pods."""
         pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         lifetime = claim.spec.expire_after
         if pool is None or pool.spec.template.spec.expire_after != lifetime:

@@ -117,7 +117,7 @@ class Readiness(PortUser):
         return self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
 
     async def _report_invalid(self, pool: NodePool) -> None:
-        """Publish which budgets and annotations are invalid; they do not make the pool not ready.
+        """Publish which budgets and annotations are invalid; the NodePool stays ready.
 
         Karpenter does not validate budgets at all.
         """
@@ -258,7 +258,7 @@ class Readiness(PortUser):
             status, reason = "False", "NodeClassNotFound"
             message = (
                 f'nodeClassRef.kind "{reference.kind}" is not supported, only EC2NodeClass is. The '
-                "kind of a NodePool cannot change: delete the NodePool and create it again"
+                "field cannot change: delete the NodePool and create it again"
             )
         elif node_class is None:
             status, reason = "False", "NodeClassNotFound"
@@ -350,7 +350,7 @@ class Readiness(PortUser):
 
 
 def _ignored_snapshot(pool: NodePool, node_class: EC2NodeClass | None) -> tuple[str, str]:
-    """Return reason and message if new nodes ignore the pool's snapshot with images."""
+    """Return reason and message if new nodes ignore the pool's snapshot; otherwise empty texts."""
     try:
         snapshot = image_snapshot(pool.spec.template.metadata.annotations or {})
     except ImageSnapshotError as exc:
@@ -366,8 +366,8 @@ def _ignored_snapshot(pool: NodePool, node_class: EC2NodeClass | None) -> tuple[
         return "", ""
     return "ImageSnapshotUnsupported", (
         f"AMI family {family} does not support annotation {labels.IMAGE_SNAPSHOT} of "
-        f"spec.template, only {' and '.join(SNAPSHOT_FAMILIES)} do. Remove it, or refer to an "
-        "EC2NodeClass of another family"
+        f"spec.template, only {' and '.join(SNAPSHOT_FAMILIES)} do. Remove the annotation, or "
+        "refer to an EC2NodeClass of one of these families"
     )
 
 

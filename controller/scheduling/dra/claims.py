@@ -386,9 +386,9 @@ class DeviceClaims:
 
 
 def missing_claim(pod: Pod, existing: Container[str]) -> str:
-    """Return which of a pod's claims does not exist; empty if all do.
+    """Return a message about the first of a pod's ResourceClaims that does not exist; or empty.
 
-    `existing` has the keys of all ResourceClaims.
+    `existing` has the keys (`namespace/name`) of all ResourceClaims.
     """
     missing = (_not_found(key, of_pod) for key, of_pod in _claims_of(pod) if key not in existing)
     return next(missing, "")
