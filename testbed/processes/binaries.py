@@ -259,8 +259,8 @@ def pulumi() -> Toolset:
 def pulumi_hosts() -> Toolset:
     """Return the tool set with stand-ins for Pulumi's language hosts of TypeScript and Go.
 
-    Only `make languages` needs them. All versions are those of the engine's module. So a build
-    after the engine's compiles little more than Pulumi's generators of SDKs.
+    Only `make languages` needs them. All versions are those of the engine's module, so a build
+    that follows the engine's compiles little more than Pulumi's generators of SDKs.
     """
     return _own(
         "pulumi-hosts",
@@ -291,7 +291,10 @@ def helm() -> Toolset:
 
 
 def _own(name: str, dependency: str, *binaries: str) -> Toolset:
-    """Return the tool set with programs of ours, in the module of a dependency."""
+    """Return the tool set with our programs in the Go module `name`.
+
+    The name of the set has the version of the dependency and a hash of the sources.
+    """
     module = TOOLS / name
     # The hash of a set covers its module, not the sources in it.
     sources = hashlib.sha256()

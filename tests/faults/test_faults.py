@@ -178,7 +178,7 @@ def test_the_auditor_finds_nodes_for_a_part_of_a_gang(registered: str, seconds: 
     assert judge.findings == ["gang0 has nodes for 1500 of 3000 millicores, and none runs"]
 
 
-def test_the_auditor_lets_a_node_of_a_gang_stay_that_runs_other_pods() -> None:
+def test_a_node_of_a_gang_that_runs_other_pods_is_not_counted_as_waste() -> None:
     pod = make_pod("1500m", "1024Mi")
     members = [
         {**pod, "metadata": {"name": f"g-{n}", "labels": {"app": "gang0"}}} for n in range(2)

@@ -35,7 +35,7 @@ def test_equal_claims_share_a_call_and_launch_within_seconds(
 def test_nodepools_with_an_ec2nodeclass_each_launch_within_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each needs launch templates of its own, seven each, and EC2 limits their creation."""
+    """Each needs seven launch templates of its own, and EC2 limits the rate of their creation."""
     caplog.set_level(logging.CRITICAL)
 
     played = play(20, classes=20)

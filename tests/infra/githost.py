@@ -1,7 +1,8 @@
-"""A Git host on loopback, under an HTTPS URL without a port, as users have it.
+"""A Git host on loopback that answers at an HTTPS URL without a port, as users write it.
 
-Pulumi clones with a Git client of its own, which needs HTTPS and knows no `insteadOf`. But it uses
-the proxy of its environment. So the host is a proxy that answers in the place of the URL's host.
+Pulumi clones with its own Git client, which needs HTTPS and ignores `insteadOf` in the user's Git
+configuration, but uses the proxy in HTTPS_PROXY. So this host is a proxy that answers in place of
+the URL's host.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class GitHost:
     environment: Mapping[str, str]
     """The variables with which a program in Go finds the host, and trusts it.
 
-    Programs in Python reach what they do without these variables.
+    Programs in Python use the same proxy as without these variables.
     """
     answered: list[str] = field(default_factory=list)
     """The URLs of all answered requests, without scheme and query."""

@@ -146,7 +146,7 @@ async def test_a_pod_whose_resourceclaim_is_missing_is_reported_and_retried(
         ),
     ],
 )
-async def test_a_pod_that_no_scheduler_tries_for_want_of_its_claim_is_reported(
+async def test_a_pod_that_is_not_tried_because_its_claim_is_missing_is_reported(
     scenario: WithDevices, claim: dict[str, str], said: str
 ) -> None:
     """kube-scheduler does not try a pod whose ResourceClaim does not exist."""

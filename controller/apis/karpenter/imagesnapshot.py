@@ -58,7 +58,7 @@ def image_snapshot(annotations: Mapping[str, str]) -> BlockDevice | None:
     for each in stated:
         name, is_setting, setting = each.partition("=")
         if not is_setting or name in settings:
-            raise ImageSnapshotError(f"{each!r} is not one setting in the form name=value")
+            raise ImageSnapshotError(f"{each!r} is not a setting name=value, or repeats one")
         settings[name] = setting
     try:
         volume = msgspec.convert(settings, _Settings, strict=False)

@@ -133,8 +133,8 @@ class Tagging(PortUser):
         EC2 may omit an instance that was just launched. Another controller deletes its NodeClaim
         itself if the instance ends, or if no Node joins in time. The controller of an inherited
         NodeClaim has probably ended, so a Node does not prove that it is at work. The time of the
-        launch is by the clock of another process, so EC2 must also omit the instance for as long as
-        it may omit a new one.
+        launch is by the clock of another process, so EC2 must also omit the instance, by the clock
+        of this process, for as long as it may omit a new one.
         """
         marks = claim.metadata.annotations
         is_abandoned = is_inherited or marks.get(labels.TAG_INSTALLATION) == self.installation

@@ -490,8 +490,8 @@ def with_placed_pods(
 ) -> Snapshot:
     """Return the snapshot in which planned pods count as bound to their planned nodes.
 
-    `running` are the UIDs of the planned pods that still run elsewhere. Most often there are none,
-    and the pods of the snapshot need not be read.
+    `running` are the UIDs of the planned pods that are bound to a node in the snapshot. Usually
+    there are none, and the pods of the snapshot need not be read.
     """
     pods: Sequence[Pod] = snapshot.pods
     if running:

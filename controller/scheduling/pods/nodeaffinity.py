@@ -23,9 +23,9 @@ def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
 
 
 def contradiction(spec: PodSpec) -> tuple[str, ValueSet, ValueSet] | None:
-    """Return the first label on which a term contradicts itself or the node selector.
+    """Return the first label on which a term contradicts itself or the node selector, or None.
 
-    Returned are the label and two value sets that cannot hold at once.
+    With the label come two of its value sets that cannot hold at once.
     """
     contradictions = (requirements.contradiction(*parts) for parts in _parts_of_terms(spec))
     return next(filter(None, contradictions), None)
