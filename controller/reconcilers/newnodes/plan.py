@@ -10,6 +10,7 @@ The plan is written to each pod's `status.nominatedNodeName` as soon as its node
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -127,6 +128,7 @@ class PlacementPlan:
         NodeClaim.
         """
         open_, placed, kept = [], [], {}
+        node_of = functools.cache(node_of)
         for pod in (*waiting, *filter(self._planned_of, undecided)):
             planned = self._planned_of(pod)
             node = node_of(planned.node) if planned else None

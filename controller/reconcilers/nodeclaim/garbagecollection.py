@@ -94,7 +94,7 @@ class GarbageCollection(PortUser):
             if claim.status.provider_id in stopped and not self._node_ready(claim):
                 await self._delete(claim, "garbage collecting nodeclaim whose instance is stopped")
                 continue
-            lost = self._is_listed(claim) and claim.status.provider_id not in alive
+            lost = claim.status.provider_id not in alive and self._is_listed(claim)
             if not lost or self._node_ready(claim) or not await self._is_gone(claim):
                 continue
             await self._delete(

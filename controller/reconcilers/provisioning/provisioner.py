@@ -200,6 +200,7 @@ class Provisioner(PortUser, ExpectedPods):
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
             return None
+        await asyncio.sleep(0)  # in a large cluster, both halves take a while
         pools = self.registration_backoff.admit(ready_pools(self.cluster.list(NODE_POOL)))
         supplied = await supply(self.cloud, self.cluster, pools)
         snapshot = self.cluster.snapshot(supplied.types, pools, now=self.clock())
