@@ -64,9 +64,16 @@ def _duration(budget: Budget) -> timedelta | None:
     """
     if budget.schedule is None:
         return None
-    duration = durations.parse(budget.duration)
+    try:
+        duration = durations.parse(budget.duration)
+    except ValueError:
+        duration = None
     if duration is None:
-        raise ValueError("a budget with a schedule needs a duration")
+        raise ValueError(
+            f"duration {budget.duration!r} is not a duration such as 8h or 1h30m"
+            if budget.duration
+            else "a budget with a schedule needs a duration"
+        )
     if fault := _schedule_fault(budget.schedule):
         raise ValueError(fault)
     return duration

@@ -113,8 +113,13 @@ def test_an_invalid_budget_allows_no_disruption(unreadable: Budget) -> None:
         ),
         (
             Budget(nodes="1", schedule="@daily", duration="soon"),
-            "'soon' is not a duration such as 30s, 1h30m or Never",
+            "duration 'soon' is not a duration such as 8h or 1h30m",
         ),
+        (
+            Budget(nodes="1", schedule="@daily", duration="Never"),
+            "duration 'Never' is not a duration such as 8h or 1h30m",
+        ),
+        (Budget(nodes="1", schedule="@daily"), "a budget with a schedule needs a duration"),
     ],
 )
 def test_the_reason_of_a_blocking_budget_names_the_invalid_budget(
