@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from controller.apis import kinds
 from controller.apis.kinds import Kind, T
@@ -155,9 +156,17 @@ class Watches:
                     log.warning("cannot list %s yet; retrying: %s", kind.plural, exc)
                 await asyncio.sleep(NOT_SERVED_SECONDS)
         self.take(kind, Change("RESET"))
-        for value in values:
-            self.take(kind, Change("ADDED", value))
+        await self._take_all(kind, values, "ADDED")
         self.take(kind, Change("SYNCED"))
+
+    async def _take_all(
+        self, kind: Kind[T], values: Iterable[T], change: Literal["ADDED", "MODIFIED"]
+    ) -> None:
+        """Apply a list of objects to the mirror; other tasks run in between."""
+        for number, value in enumerate(values, start=1):
+            self.take(kind, Change(change, value))
+            if not number % TAKEN_AT_ONCE:
+                await asyncio.sleep(0)
 
     async def _recheck(self, kind: Kind[T]) -> None:
         """Compare the mirror with the server's list periodically, and correct the mirror."""
@@ -165,10 +174,7 @@ class Watches:
             await asyncio.sleep(RECHECK_SECONDS)
             try:
                 listed = {key_of(value): value for value in await self.api.list(kind)}
-                for number, value in enumerate(listed.values(), start=1):
-                    self.take(kind, Change("MODIFIED", value))
-                    if not number % TAKEN_AT_ONCE:
-                        await asyncio.sleep(0)
+                await self._take_all(kind, listed.values(), "MODIFIED")
                 for value in self.cluster.list(kind):
                     if key_of(value) not in listed:
                         await self._confirm(kind, value)

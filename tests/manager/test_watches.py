@@ -106,6 +106,23 @@ async def test_watches_wait_until_custom_resources_are_served(
     assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["c1"]
 
 
+async def test_other_tasks_run_while_the_mirror_is_filled() -> None:
+    world = WatchedCluster()
+    world.api.seed(*(make_nodeclaim(f"c{n}") for n in range(3 * watches.TAKEN_AT_ONCE)))
+    seen: list[int] = []
+
+    async def look() -> None:
+        while True:
+            seen.append(world.cluster.count(kinds.NODE_CLAIM))
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look())
+    await world.watches.list_custom_resources()
+    looking.cancel()
+
+    assert set(seen) > {0, watches.TAKEN_AT_ONCE, 2 * watches.TAKEN_AT_ONCE}
+
+
 async def test_a_recheck_finds_changes_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "RECHECK_SECONDS", 0.01)
     world = WatchedCluster()
