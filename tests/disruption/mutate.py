@@ -27,14 +27,14 @@ MUTATIONS = (
     Mutation(
         "percentages round down",
         f"{PURE}/budgets.py",
-        "math.ceil(int(budget.nodes[:-1])",
-        "math.floor(int(budget.nodes[:-1])",
+        "math.ceil(_number(budget.nodes[:-1], budget)",
+        "math.floor(_number(budget.nodes[:-1], budget)",
     ),
     Mutation(
         "the reasons of a budget are not read",
         f"{PURE}/budgets.py",
-        "if (not budget.reasons or reason.value in budget.reasons) and is_active(budget, now)",
-        "if is_active(budget, now)",
+        "    return not budget.reasons or reason.value in budget.reasons",
+        "    return True",
     ),
     Mutation(
         "the duration of a budget does not end",
@@ -189,8 +189,8 @@ MUTATIONS = (
     Mutation(
         "preferences are dropped without a price",
         f"{PURE}/methods/consolidation/preferenceprices.py",
-        "price = math.nan if said is None else float(said)",
-        "price = float(said or 0)",
+        "    return amount(pod.metadata.annotations.get(labels.PREFERENCE_PRICE, of_pool))",
+        "    return amount(pod.metadata.annotations.get(labels.PREFERENCE_PRICE, of_pool)) or 0.0",
     ),
     Mutation(
         "preferences have no price",
