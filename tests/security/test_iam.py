@@ -206,9 +206,14 @@ async def _live(provider: AWSCloudProvider, claim: NodeClaim, node_class: EC2Nod
     await provider.tag(instance.provider_id, tags)
     await provider.reboot(instance.provider_id)
     with pytest.raises(NodeClaimNotFoundError):
-        async with asyncio.timeout(20):
-            while True:  # a thread of the region ends the instance a moment after the first call
-                await provider.terminate(instance.provider_id)
+        await _keep_terminating(provider, instance.provider_id)
+
+
+async def _keep_terminating(provider: AWSCloudProvider, provider_id: str) -> None:
+    """Call until EC2 no longer has the instance, which a thread of the region ends."""
+    async with asyncio.timeout(20):
+        while True:
+            await provider.terminate(provider_id)
 
 
 async def _use_what_is_special(provider: AWSCloudProvider, region: Region) -> None:
