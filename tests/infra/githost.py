@@ -119,7 +119,7 @@ class _Connection(BaseHTTPRequestHandler):
     server: _Server
 
     def do_CONNECT(self) -> None:
-        """Answer in the place of the host that the client wants to reach."""
+        """Answer the client as if this process were the host that the client asks for."""
         if self.path != f"{self.server.host}:443":
             return self.send_error(HTTPStatus.BAD_GATEWAY)
         self.send_response(HTTPStatus.OK)
