@@ -255,9 +255,9 @@ def prepare_region(url: str) -> dict[str, str]:
 
 
 MEASURE_HERE = "from bench import footprint; footprint.measure_here()"
-"""The solver processes import the main module too.
+"""The program of the measured process, which has no main module in a file.
 
-The controller's is nearly empty, so the measured process has none.
+Solver processes import the main module too. That of the controller is nearly empty.
 """
 
 

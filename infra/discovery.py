@@ -47,7 +47,7 @@ class DiscoveryTagsArgs:
 
     @property
     def tags(self) -> Mapping[str, tuple[pulumi.Input[str], pulumi.Input[str]]]:
-        """Key and value of each tag, by the end of its logical name in the program."""
+        """Key and value of each tag, by the end of the logical name of its Pulumi resource."""
         name = self.cluster_name
         tags: dict[str, tuple[pulumi.Input[str], pulumi.Input[str]]] = {}
         if self.discovery:

@@ -1,8 +1,8 @@
 """A whole small AWS region on one machine.
 
 A real Kubernetes control plane, a test cloud, the kubelets of its instances, and two system nodes,
-whose pods, such as the controller's, run as local processes. Embedded runs, the demo and the system
-tests use it. Its contract has three rules:
+whose pods, such as the controller's, run as local processes. The demo, system tests and benchmarks
+use it. Its contract has three rules:
 
 * It imports neither the controller nor the Pulumi program. They use the testbed as they use a real
   region, through the Kubernetes API and the AWS endpoint.

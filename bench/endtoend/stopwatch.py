@@ -27,7 +27,7 @@ STAGES = (
     "pod bound",
     "pod running",
 )
-"""The order is that of a pod's life."""
+"""The recorded stages, in the order of a pod's life."""
 
 
 @dataclass(slots=True)

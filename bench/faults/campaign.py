@@ -72,7 +72,7 @@ GANG_SHARES: dict[Phase, float] = {
     "consolidation": 1.0,
     "termination": 0.0,
 }
-"""The same for gangs."""
+"""Share of the gangs' pods that is wanted in each phase."""
 
 SHARES: dict[Phase, float] = {
     "launch": 1.0,

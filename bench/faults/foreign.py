@@ -1,7 +1,8 @@
 """Nodes, NodeClaims and instances of other owners, which the controller must leave alone.
 
-The owners are EKS Auto Mode, another Karpenter, and owners whose nodes bear no mark. Each object
-has the label `foreign`, and each instance the tag `foreign`, by which the auditor recognizes them.
+The owners are EKS Auto Mode, another Karpenter, and owners that no object in the cluster names.
+Each object has the label `foreign`, and each instance the tag `foreign`, by which the auditor
+recognizes them.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class Controllers:
         return leading[-1] if leading else None
 
     def supervise(self) -> None:
-        """Do the work of fences and kubelets: end stuck processes, restart ended ones."""
+        """Kill stuck processes, as `Fence` would, and restart ended ones, as the kubelet would."""
         now = asyncio.get_running_loop().time()
         for process, fence in [*FENCES.items()]:
             if process.state == "running" and now > fence.renewed_at + PATIENCE:

@@ -224,7 +224,10 @@ MUTATIONS = (
 
 
 def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
-    """Return the seed and the kind of every failure in worlds about the features."""
+    """Return the seed and the kind of every failure in the worlds of the first `seeds` seeds.
+
+    `about` names features, separated by commas; worlds about none of them are left out.
+    """
     command = [sys.executable, "-m", "bench.parity.campaign", "--seeds", str(seeds)]
     done = subprocess.run(
         [*command, "--about", about],

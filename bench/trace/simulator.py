@@ -203,7 +203,7 @@ class Simulator:
         """Every `every` seconds, have Joiner's engine schedule all pods on an empty cluster.
 
         The costs in $ are added up. They include no evictions, so a controller that moves pods one
-        by one hardly gets as cheap.
+        by one can hardly reach them.
         """
 
         def ask() -> None:

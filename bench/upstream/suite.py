@@ -102,7 +102,7 @@ PROVIDER = Source(
     # Specs of zonal shifts need a node in each zone, also in the one without traffic.
     system_node_count=3,
 )
-"""The suites of Karpenter's AWS provider of which any spec runs without real instances.
+"""The suites of Karpenter's AWS provider in which at least one spec needs no real instances.
 
 They read the cluster's name, its endpoint and the interruption queue from the environment, and
 call AWS themselves: here, the test cloud.

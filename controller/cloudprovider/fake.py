@@ -413,7 +413,10 @@ class FakeCloud:
         self.recorded_capacity[claim.metadata.name] = dict(capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return policies for `Ready`, and one with a shorter toleration and no drain bound."""
+        """Return policies for `Ready`, and one for `AcceleratedHardwareReady`.
+
+        The latter has a shorter toleration, and does not limit the drain.
+        """
         half_an_hour = timedelta(minutes=30)
         return (
             RepairPolicy("Ready", "False", half_an_hour, drain_bound=timedelta(minutes=10)),

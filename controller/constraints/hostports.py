@@ -38,7 +38,11 @@ def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 
 def conflict(one: Iterable[HostPort], other: Iterable[HostPort]) -> bool:
-    """Whether two pods use the same host port, on equal addresses or one of them on all."""
+    """Whether two pods use the same host port.
+
+    Host ports are the same if port and protocol are equal, and if the addresses are equal or one of
+    them is `EVERY_ADDRESS`.
+    """
     others = tuple(other)
     return any(
         mine.port == theirs.port

@@ -11,5 +11,6 @@ Terms:
     instalment a part of a group or command that is too large for the budgets, executed by itself
     unit       all nodes that run pods of one gang, or of gangs that share nodes
     engine     `controller.scheduling`, which decides where pods schedule
+    arrays     the cluster as NumPy arrays (`model`), in which consolidation searches for plans
     static     of a NodePool: with a fixed number of nodes (`spec.replicas`); others are dynamic
 """

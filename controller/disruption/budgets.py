@@ -97,10 +97,10 @@ def _schedule_fault(schedule: str) -> str:
 
 
 def limit(budget: Budget, nodes: int) -> int:
-    """Return how many nodes the budget allows in a pool of this size; percentages round up.
+    """Return how many nodes the budget allows in a pool of `nodes` nodes; percentages round up.
 
     Raises:
-        ValueError: `nodes` is neither a number nor a percentage.
+        ValueError: the field `nodes` of the budget is neither a number nor a percentage.
 
     """
     if budget.nodes.endswith("%"):

@@ -155,7 +155,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a NodePool's consolidation policy approves a command; only Balanced has a score."""
+    """Whether the consolidation policy of the NodePool `pool` approves a command.
+
+    `score` is the saved share of the pool's cost divided by the share of its disruption cost; None
+    unless the policy is Balanced.
+    """
 
     pool: str
     policy: str

@@ -121,7 +121,8 @@ class SavingDurations:
     """The time over which the saving from moving a pod is expected to last.
 
     It is the shorter of the age of the pod's workload and the time since a tenth of all pods were
-    replaced by rollouts or Jobs: after the same time, as many new pods probably need the capacity.
+    replaced by rollouts or Jobs. As many new pods will probably come within the same time from now,
+    and need the capacity.
     `cool_down` and `horizon` of the settings are its bounds.
     """
 

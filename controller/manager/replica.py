@@ -57,8 +57,8 @@ LEASE_QPS = 10
 SWITCH_SECONDS = 0.0005
 """How long a thread may hold the interpreter while the event loop waits for it; by default 5 ms.
 
-The event loop releases the interpreter at each write to a socket, and while a thread renders
-metrics it waits at each to get it back.
+The event loop releases the interpreter at each write to a socket. While a thread renders metrics,
+the event loop waits after each write to get the interpreter back.
 """
 
 DISRUPTION_NICENESS = 10

@@ -37,6 +37,7 @@ Terms:
     topology group  a spread, affinity or anti-affinity. Its owners are the pods that state it. Its
                     tally has the number of pods that it counts in each domain
     pins            the domains chosen for pods, by topology key
+    to pin a node   of pods: they must not be evicted, so that their node stays until they end
     row             an instance type in one NodePool
     offering        one way to buy an instance type; a column of the catalog
     variant         offerings that no requirement of a pending pod distinguishes

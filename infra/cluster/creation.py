@@ -117,8 +117,9 @@ class ClusterArgs:
     name_prefix: str = names.PREFIX
     iam_path: str | None = None
     permissions_boundary: pulumi.Input[str] | None = None
-    """Permissions boundary of the roles of the control plane and the controller's compute. Prefix
-    and path apply only when a role is created: another role would replace the cluster."""
+    """Permissions boundary of the roles of the control plane and the controller's compute. A change
+    of `name_prefix` or `iam_path` has no effect on these roles, because another role would replace
+    the cluster."""
 
 
 class Cluster(pulumi.ComponentResource):

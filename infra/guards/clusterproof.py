@@ -1,9 +1,9 @@
 """Finds what a stack that creates its cluster left in AWS, though its state does not have it.
 
 Pulumi writes a resource to the state once AWS has created it. An `up` that is killed meanwhile
-leaves a VPC, a NAT gateway, an address or a cluster that no later operation knows. They cost money,
-so a destroy names them at its end, and a preview names a second VPC. Roles cost nothing, and are
-deleted once nothing else is left.
+leaves a VPC, a NAT gateway, an Elastic IP address or a cluster that no later operation knows. They
+cost money, so a destroy names them at its end, and a preview names a second VPC. Roles cost
+nothing, and are deleted once nothing else is left.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Plan:
     """organization/project/stack: the annotation on objects that the stack applied before."""
 
     certificate_authority: str
-    """The API server's CA certificate: PEM, base64-encoded. The hash of an EC2NodeClass has it."""
+    """The API server's CA certificate: PEM, base64-encoded. An EC2NodeClass's hash includes it."""
 
     has_controller: bool
     """Whether the stack also manages the controller, and so all of its nodes."""

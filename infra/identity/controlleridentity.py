@@ -1,7 +1,8 @@
 """Prerequisites for the controller's pods to assume its role by IRSA.
 
 EKS injects credentials into a pod only when the pod is created. It uses a Pod Identity association
-of the service account first, and the account's role annotation (IRSA) only if there is none.
+of the service account first, and the role in the service account's annotation (IRSA) only if there
+is no association.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Identities:
             self._wait(given=False)
 
     def without(self) -> list[str]:
-        """Return the names of the account's pods without credentials that are not terminating."""
+        """Return the names of the service account's non-terminating pods without credentials."""
         return [
             pod["metadata"]["name"]
             for pod in self.cluster.list(self._pods)

@@ -35,7 +35,7 @@ PRIMITIVES: Final[Mapping[Any, str]] = {
 
 
 def schema(version: str) -> dict[str, Any]:
-    """Return the schema, of Pulumi's metaschema, as a JSON object."""
+    """Return the schema of the package as a JSON object, in the format of Pulumi's metaschema."""
     return {
         "name": NAME,
         "version": version,

@@ -155,7 +155,7 @@ class PackageServicer(ProviderServicer):
 
 
 def main() -> None:
-    """Serve the engine until it ends this process. Its address is the last argument."""
+    """Serve the engine until it ends this process; the last argument is the engine's address."""
     try:
         asyncio.run(_serve(sys.argv[-1]))
     except KeyboardInterrupt:  # the engine has finished

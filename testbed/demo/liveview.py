@@ -51,8 +51,8 @@ class LiveView:
     def shown(self, directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
         """Show `joiner top` while the block runs; without a terminal, only lines are printed.
 
-        The file with the note is in `directory`. The variables of `environment` point to the
-        cluster.
+        The file with the note on the current step is in `directory`. The variables of `environment`
+        point to the cluster.
         """
         if not self.console.is_terminal:
             yield

@@ -55,7 +55,7 @@ from bench.parity.generated.volumes import volume_limits, volumes, volumes_and_s
 from bench.parity.worlds import World
 
 MANY = 12
-"""Every such number of seeds, a world is a medium one with a few hundred pods."""
+"""One world in this many is a medium one, with a few hundred pods."""
 
 FEATURES: tuple[Feature, ...] = (
     plain,

@@ -154,7 +154,7 @@ class EnclaveOptions(Wire):
 class EC2NodeClassSpec(Wire):
     """The desired configuration of instances.
 
-    An omitted map or list is None if the hash distinguishes it from an empty one.
+    An omitted map or list is None if the EC2NodeClass's hash distinguishes it from an empty one.
     """
 
     subnet_selector_terms: list[SelectorTerm] = []

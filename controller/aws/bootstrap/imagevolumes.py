@@ -73,8 +73,9 @@ def mount_script(device: str) -> str:
     """Return the script that mounts the volume on AL2023.
 
     cloud-init runs it after `nodeadm-config` and before `nodeadm-run`, which starts containerd.
-    containerd starts once here, as a test of the volume, and because the volume hides the image
-    for pause containers that the AMI brings. If a step fails, the node joins without the images.
+    The script starts containerd once, to test the volume and to import the AMI's image for pause
+    containers again: the volume hides the directory with that image. If a step fails, the node
+    joins without the images of the snapshot.
     """
     return f"""\
 #!/bin/bash

@@ -169,7 +169,7 @@ class InstanceTypes:
     idle = 900.0
     """Seconds without use after which cached instance types are dropped.
 
-    All that are in use are kept, because building them again blocks the event loop shortly.
+    All that are in use are kept, because building them again blocks the event loop briefly.
     """
 
     def __init__(

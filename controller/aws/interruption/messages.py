@@ -115,8 +115,8 @@ class Interruptions:
         Without an interruption queue, wait 20 s and return none.
 
         Raises:
-            CloudProviderError: every call failed, or some failed and the others returned no
-                message.
+            CloudProviderError: every ReceiveMessage call failed, or some failed and the others
+                returned no message.
 
         """
         if not self._name:

@@ -274,7 +274,7 @@ class LaunchTemplates:
 
     @contextmanager
     def held(self, templates: Iterable[LaunchTemplate]) -> Iterator[None]:
-        """Keep launch templates from becoming idle while a launch waits for its rate limit."""
+        """Keep launch templates from becoming idle while a launch waits for EC2's rate limit."""
         names = {template.name for template in templates}
         self._held.update(names)
         try:

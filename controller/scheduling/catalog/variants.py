@@ -34,8 +34,8 @@ from controller.scheduling.catalog.offerings import Catalog, Codes
 Ports = tuple[HostPort, ...]
 
 MAX_CODES = 2**62
-"""Greatest number of possible profiles that are numbered without gaps only at the end. With more, a
-number might not fit into 64 bits."""
+"""Greatest number of possible codes of the offerings' outcomes. Before there are more, the codes in
+use are numbered again without gaps, because a larger code might not fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)

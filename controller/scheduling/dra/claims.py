@@ -47,10 +47,10 @@ ClaimLocation = Reach | str
 
 @dataclass(slots=True)
 class Allocations:
-    """The devices allocated to `count` pods on one node.
+    """The devices allocated to `count` pods on one node, as picks (see `Pick`).
 
-    `own` holds the picks of each pod's own claims, `shared` those of each claim the pods share, by
-    key.
+    `own` has, for each pod, the picks for the claims that only this pod uses. `shared` has the
+    picks for each claim that the pods share, by the claim's key.
     """
 
     count: int = 0

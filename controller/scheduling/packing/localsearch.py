@@ -12,7 +12,7 @@ decreases.
 NodePools are used in the order of their weights, at any cost: a new node is launched in the
 NodePool of greatest weight that can launch one. Pods that a NodePool of greater weight could take
 may join a node of a lower weight only if the node is needed without them and does not become more
-expensive. A node for which this holds is called in order; see `_must_keep_pool`.
+expensive. Such a node is *in order*; see `_must_keep_pool`.
 
 Axes: as in `problem`; and nodes.
 """

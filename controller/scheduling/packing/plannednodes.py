@@ -156,7 +156,8 @@ class Families:
         """Return planned nodes of these node types with these numbers of pods (nodes × classes).
 
         The existing planned nodes come first, in their order, then new ones; a node type of −1
-        means no node. A node with bound pods keeps all its pods, and may get more.
+        means no node. A node whose pods must stay together (`PlannedNode.is_bound`) keeps all of
+        them, and may get more.
         """
         keys_of, before = self._keys_by_family(), self.pods()
         nodes = []

@@ -60,7 +60,7 @@ class ClusterEstimate:
 
     @classmethod
     def of(cls, evaluator: Evaluator) -> ClusterEstimate | None:
-        """Solve the linear program of a cluster; None if the cluster has no arrays."""
+        """Return the estimate of a cluster; None if the evaluator has no arrays."""
         model = evaluator.model
         if model is None:
             return None
@@ -74,7 +74,7 @@ class ClusterEstimate:
 class Plans:
     """The worthwhile plans for a whole cluster, the best first, and the estimate they come from.
 
-    Without arrays the only plan removes empty nodes.
+    If the evaluator has no arrays, the only plan removes the empty nodes.
     """
 
     evaluator: Evaluator

@@ -25,9 +25,10 @@ from controller.scheduling.settings import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class PreferencePrices:
-    """The cluster in which pods give up preferences for these prices in $/h, by pod.
+    """The cluster in which some pods give up their preferences, each for a price.
 
-    `originals` are the unchanged candidates, by name.
+    `problem` and `candidates` have these pods without preferences, `originals` the unchanged
+    candidates by name. `prices` are in $/h, by pod key.
     """
 
     problem: DisruptionProblem
