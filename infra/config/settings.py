@@ -344,8 +344,8 @@ class StackConfig(InstallationSettings):
 
     kubeconfig: str | None = None
     """Path of a kubeconfig. If it is below the home directory (`~`) or relative to the project, the
-    stack can also be destroyed from another machine. By default the program uses the EKS endpoint
-    and `aws eks get-token`."""
+    stack can also be destroyed from another machine that has the file there. By default the program
+    uses the EKS endpoint and `aws eks get-token`."""
 
     installation: TagValue | None = None
     """Value of the tag `joiner.dev/installation` on all AWS resources of the installation. The

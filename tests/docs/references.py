@@ -134,7 +134,8 @@ def _kind(definition: Mapping[str, Any]) -> str:
     (version,) = spec["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     names = [f"`kubectl get {spec['names']['plural']}`"]
-    names += [f"short name `{name}`" for name in spec["names"].get("shortNames", ())]
+    if short := [f"`{name}`" for name in spec["names"].get("shortNames", ())]:
+        names.append(f"short name {' or '.join(short)}")
     fields = [
         (f"`{path}`", _type(field), _text(field.get("default")), field.get("description", ""))
         for path, field in _fields(schema, "")
