@@ -212,7 +212,7 @@ class Controllers:
 
     @property
     def leader(self) -> Replica | None:
-        """The replica that acts, or would if it were not paused."""
+        """The replica that acts, or would if it were not paused; None if none leads."""
         leading = [r for r in self.replicas if r is not None and r.leads and not _is_over(r)]
         return leading[-1] if leading else None
 

@@ -227,6 +227,10 @@ def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
     """Return the seed and the kind of every failure in the worlds of the first `seeds` seeds.
 
     `about` names features, separated by commas; worlds about none of them are left out.
+
+    Raises:
+        MutationFailedError: the campaign ended before it had run all worlds.
+
     """
     command = [sys.executable, "-m", "bench.parity.campaign", "--seeds", str(seeds)]
     done = subprocess.run(

@@ -38,7 +38,7 @@ _EPHEMERAL = frozenset(
 
 
 def is_ephemeral(taint: Taint) -> bool:
-    """Whether the taint is set only while a node starts up and is removed afterwards."""
+    """Whether the taint is temporary: set while a node starts, reboots or is not ready."""
     return (taint.key, taint.effect) in _EPHEMERAL or taint.key.startswith(
         labels.READINESS_TAINT_PREFIX
     )

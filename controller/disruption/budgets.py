@@ -122,8 +122,8 @@ def allowed_disruptions(
 ) -> int:
     """Return how many more nodes may be disrupted for this reason.
 
-    `nodes` counts the pool's initialized nodes, `consuming` those that are not ready or being
-    deleted. A budget that `is_misconfigured` allows no disruption.
+    `nodes` counts the pool's nodes to which budgets apply, `consuming` those that consume a budget
+    (see `consumption`). A budget that `is_misconfigured` allows no disruption.
     """
     try:
         limits = [limit(budget, nodes) for budget in _active(pool, reason, now)]
@@ -266,7 +266,7 @@ class Budgets:
 
 
 Consumption = tuple[Counter[str], Counter[str]]
-"""Per NodePool the number of initialized nodes, and of those not ready or being deleted."""
+"""Per NodePool the number of nodes to which budgets apply, and of those that consume a budget."""
 
 
 def budgets_of(
@@ -321,8 +321,8 @@ def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Con
 
     Both counts are by NodePool name. `reason` None stands for every reason except Unhealthy.
 
-    Nodes that are not ready consume every budget but that of repair: otherwise they would prevent
-    their own repair.
+    Nodes that are being deleted or rebooted consume every budget. Nodes that are not ready consume
+    every budget but that of repair: otherwise they would prevent their own repair.
     """
     total: Counter[str] = Counter()
     consuming: Counter[str] = Counter()
@@ -335,7 +335,7 @@ def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Con
 def _budgeted_nodes(
     nodes: Iterable[StateNode], *, counts_unready: bool = True
 ) -> Iterator[tuple[StateNode, bool]]:
-    """Yield the nodes that budgets count, and whether each is not ready or being deleted."""
+    """Yield the nodes to which budgets apply, and whether each consumes a budget."""
     for state in nodes:
         if state.claim is None:
             continue

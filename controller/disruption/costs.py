@@ -81,7 +81,8 @@ def eviction_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> flo
     It is the annotation `joiner.dev/eviction-price` if that is an amount of at least 0, or else
     DISRUPTION_EVICTION_PRICE times the pod's eviction cost. A pod that just started costs up to
     three times as much, less as it gets older. A Job's pod starts over after an eviction, so
-    without the annotation its price grows with its run time.
+    without the annotation its price grows with its run time. If DISRUPTION_EVICTION_PRICE is 0,
+    every price is 0.
     """
     if not settings.eviction_price:
         return 0.0

@@ -22,7 +22,10 @@ LOWEST = -(2**31)
 """The deletion cost of pods on nodes that are being disrupted: the lowest int32."""
 
 RECREATING = frozenset({"ReplicaSet", "Job", "DaemonSet"})
-"""Owner kinds that recreate their pods on other nodes. A node with other pods is not ranked."""
+"""Owner kinds that recreate their pods on other nodes.
+
+A node with other pods, outside kube-system, is not ranked.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,9 @@ def ranking(problem: DisruptionProblem, planned: Sequence[str] = ()) -> Ranking:
     """Return the ranking of Joiner's nodes.
 
     The order: drifted nodes as they are replaced; the `planned` nodes of the last consolidation
-    decision; other consolidatable nodes, the highest price per eviction cost first. Each NodePool
-    has as many ranked nodes as its budgets allow disruptions.
+    decision; the other nodes unless `consolidateAfter` is Never, those of static NodePools
+    included, the highest price per eviction cost first. Each NodePool has as many ranked nodes as
+    its budgets allow disruptions.
     """
     context = Context(problem)
     leaving = tuple(

@@ -41,8 +41,9 @@ def evictions(
     """Return the cheapest pods of a node whose eviction frees the missing resources.
 
     Empty if the pods that may be evicted do not suffice. A pod may be evicted if its owner
-    recreates it, and if its priority is at most that of each pod whose resize is pending. No
-    PodDisruptionBudget, annotation, gang or local volume may prevent the eviction.
+    recreates it, if it is not system-critical and its own resize is not pending, and if its
+    priority is at most that of each pod whose resize is pending. No PodDisruptionBudget,
+    annotation, gang or local volume may prevent the eviction.
     """
     guards = EvictionGuards(snapshot.pod_disruption_budgets)
     gangs = GangReader(snapshot.pod_groups)

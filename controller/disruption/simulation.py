@@ -114,11 +114,11 @@ class Simulation:
         stranded = _stranded_pods(problem.snapshot)
         self.catalog = catalog(problem.snapshot)
         self.awaited: frozenset[str] = NO_NODES
-        """The names of the nodes that pending pods will be scheduled to."""
+        """The names of the nodes that will receive pending pods or pods of nodes being deleted."""
 
         self._buffered: dict[str, list[Pod]] = {}
         self.promised: frozenset[str] = NO_NODES
-        """The names of the nodes whose capacity is reserved for pending pods."""
+        """The names of the `awaited` nodes and of those that reserve capacity for buffers."""
         self._refilled = _starting_reservations(problem.snapshot)
         """The IDs of the reservations from which a node is being launched, or is about to be."""
         self._snapshot = self._with_pending_bound(problem.snapshot, problem.pending, stranded)

@@ -293,7 +293,8 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
     `tls-server-name` are supported.
 
     Raises:
-        AccessError: the file cannot be read, or is not a kubeconfig with a usable current context.
+        AccessError: the file cannot be read or is no kubeconfig, or the context is missing or
+            unusable.
 
     """
     try:

@@ -56,6 +56,7 @@ def one(kind: Kind[T], body: bytes) -> T:
 
     Raises:
         UnavailableError: the body is not JSON.
+        msgspec.ValidationError: the body is not an object of the kind.
 
     """
     decoded: T = _decode(body, kind.type)

@@ -45,8 +45,8 @@ def _application() -> web.Application:
 def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
     """Return the application of the probes.
 
-    `missing` returns the objects for which readiness still waits, empty if the process is ready.
-    Liveness fails only if the event loop does not respond.
+    `missing` returns the kinds for whose first list readiness still waits; empty if the process is
+    ready. Liveness fails only if the event loop does not respond.
     """
 
     async def healthz(_: web.Request) -> web.Response:

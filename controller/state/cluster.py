@@ -343,7 +343,8 @@ class Cluster:
         """Return pods in the order in which kube-scheduler tries them: by priority, then by age.
 
         The age is measured from the pod's first watch event, because creation times are whole
-        seconds. Bound pods are last. Cost: O(n log n) of the given pods; others are not read.
+        seconds. Bound pods are the last of their priority. Cost: O(n log n) of the given pods;
+        others are not read.
         """
         return tuple(
             sorted(pods, key=lambda p: (-(p.spec.priority or 0), self._pending.position(p.key)))
@@ -566,7 +567,8 @@ class Cluster:
     def frozen_copy(self) -> Cluster:
         """Return a copy of the mirror for another thread; it does not change.
 
-        It shares the frozen objects and copies only the indices.
+        Only `get`, `list`, `count`, `pods_on`, `claim_of` and `node_count` may be used: the copy
+        shares the frozen objects, and copies no more indices than these need.
         """
         self._join_changes()
         frozen = copy(self)

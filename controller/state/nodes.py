@@ -81,7 +81,7 @@ class StateNode:
 
     @property
     def node_pool(self) -> str:
-        """The name of its NodePool; empty if unmanaged."""
+        """The name of the NodePool in the node's label; empty without the label."""
         return self.labels.get(labels.NODEPOOL, "")
 
     @property
@@ -95,7 +95,10 @@ class StateNode:
 
 
 def is_up(node: Node) -> bool:
-    """Whether the node is Ready and has no startup taint but `joiner.dev/nominating`."""
+    """Whether the node is Ready and has no ephemeral taint but `joiner.dev/nominating`.
+
+    Startup taints of its NodePool do not count.
+    """
     return conditions.is_true(node.status.conditions, "Ready") and not any(
         taints.is_ephemeral(taint) and not taints.are_same(taint, taints.HELD)
         for taint in node.spec.taints

@@ -124,7 +124,7 @@ def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple
 
 
 def marks(types: Iterable[InstanceType]) -> dict[str, str]:
-    """Return the annotations that say which overlays apply to a NodeClaim's instance types."""
+    """Return the annotations that say whether overlays change prices or capacity of the types."""
     types = tuple(types)
     applied = {
         labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for t in types for o in t.offerings),

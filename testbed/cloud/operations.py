@@ -1,4 +1,8 @@
-"""Registry of the AWS operations that the test cloud answers instead of moto."""
+"""Registry of the AWS operations that the test cloud answers instead of moto.
+
+A registered function returns the operation's result or raises `AwsError`, the error that the client
+receives.
+"""
 
 from __future__ import annotations
 

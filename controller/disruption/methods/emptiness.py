@@ -57,10 +57,11 @@ class Emptiness:
 
 
 def should_disrupt(candidate: Candidate) -> bool:
-    """Whether the node has been empty for the NodePool's `consolidateAfter`.
+    """Whether the node has been empty for the NodePool's `consolidateAfter` and is not reserved.
 
-    Karpenter also treats a node as empty if all its pods have a negative deletion cost. Joiner
-    does not: a node whose pods need another node is not empty.
+    Unless it is an unused replacement, a node is kept if `consolidateAfter` is Never. Karpenter
+    also treats a node as empty if all its pods have a negative deletion cost. Joiner does not: a
+    node whose pods need another node is not empty.
     """
     # An unused replacement is removed even if the NodePool disables consolidation.
     return (

@@ -57,8 +57,8 @@ class Advice(PortUser):
     ) -> timedelta:
         """Decide once for the NodePools of this mode; returns when to decide again.
 
-        Calls `add` for each command that is valid now, `withdraw` for each that no longer is, and
-        `report` if no command is new.
+        Does nothing while `steady` holds. Otherwise calls `add` for each command that is valid now,
+        `withdraw` for each that no longer is, and `report` if no command is new.
         """
         revision = self.cluster.revision
         if self.steady.holds(revision, problem):

@@ -3,9 +3,9 @@
 The controller first marks the nodes of a command: with a taint, so that kube-scheduler binds no pod
 there, and with the condition `DisruptionReason` on the NodeClaim. Then it creates the replacements.
 Once these are initialized, it deletes the NodeClaims of the marked nodes. A mark is valid only
-while its command is in flight: started by this process, or recorded by an earlier leader. In every
-round the controller removes all other marks, such as those of a failed write, a failed deletion or
-a crash.
+while its command is in flight (started by this process, or recorded by an earlier leader) or its
+node is being rebooted. In every round the controller removes all other marks, such as those of a
+failed write, a failed deletion or a crash.
 """
 
 from __future__ import annotations
@@ -190,8 +190,9 @@ class Orchestrator(PortUser):
     ) -> bool:
         """Mark a command's nodes and create its replacements; returns whether it is in flight.
 
-        The NodeClaims are deleted once the replacements are initialized. `problem` is the input of
-        the decision; `record` is the name of the approved Disruption, if any.
+        The NodeClaims are deleted once the replacements are initialized. For a command that
+        reboots its node, only the reboot is requested; returns whether it is. `problem` is the
+        input of the decision; `record` is the name of the approved Disruption, if any.
         """
         known = self._as_known(command)
         if known is None:
@@ -288,7 +289,7 @@ class Orchestrator(PortUser):
             self._in_flight = [one for one in self._in_flight if one.left]
 
     async def remove_stale_marks(self) -> None:
-        """Remove the marks of nodes that no command in flight disrupts."""
+        """Remove the marks of nodes that no command in flight disrupts, except during a reboot."""
         for state in self.cluster.state_nodes(self.clock()):
             stays = state.node is not None and not state.deleting and not _is_rebooted(state)
             if stays and _is_marked(state):

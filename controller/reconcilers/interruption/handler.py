@@ -54,7 +54,7 @@ WITHOUT_BUDGETS = {"instance_status", "system_status"}
 """The kinds of notice about failed instances: PodDisruptionBudgets do not delay their drain."""
 
 TERMINATED = {"instance_stopped", "instance_terminated"}
-"""The kinds of notice about terminated instances: their nodes will never register."""
+"""The kinds of notice about stopped or terminated instances: their nodes will never register."""
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ def node_claim(
 ) -> dict[str, Any]:
     """Return the NodeClaim's JSON: the pool's template, restricted by the pods' requirements.
 
-    Its annotations name the NodeOverlays that apply to its instance types; `types` are the pool's
-    instance types. A node without instance types accepts all instance types of the pool.
+    Its annotations say whether NodeOverlays changed prices or capacity of its instance types;
+    `types` are the pool's instance types. A node without instance types accepts all instance types
+    of the pool.
     """
     named = frozenset(node.instance_types)
     overlaid = overlays.marks(

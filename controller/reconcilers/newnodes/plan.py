@@ -83,7 +83,7 @@ class PlacementPlan:
         return self._expected.keys()
 
     def others_pending(self, *names: str) -> bool:
-        """Whether pods are planned on nodes that are not Ready yet, other than these.
+        """Whether pods are planned on nodes that are not initialized yet, other than these.
 
         `names` are names of nodes and NodeClaims.
         """
@@ -103,7 +103,7 @@ class PlacementPlan:
 
     @property
     def awaits_binding(self) -> bool:
-        """Whether the node of a planned pod is Ready, so that the pod will soon be bound."""
+        """Whether the node of a planned pod is initialized, so that the pod will soon be bound."""
         return any(
             planned.ready_since is not None and not planned.is_lost
             for planned in self._planned.values()

@@ -37,7 +37,8 @@ class Arrivals(PortUser):
     async def are_complete(self, seen: AbstractSet[str]) -> bool:
         """Whether the owners of all pods in `seen` (UIDs) have as many pods as they request.
 
-        False if that is unknown: if a UID is not that of a pending pod, a pod's owner is neither a
+        Of a StatefulSet that creates its pods one after another, one pod suffices. False if the
+        answer is unknown: if a UID is not that of a pending pod, a pod's owner is neither a
         ReplicaSet nor a StatefulSet, there are too many owners, or one cannot be read.
         """
         waiting = {pod.metadata.uid: pod for pod in self.cluster.pending_pods()}

@@ -55,7 +55,8 @@ class Eviction(PortUser):
         Events are published on the draining `node`, too; `purpose` is part of their message.
 
         Raises:
-            ApiError: the request failed for another reason than a PodDisruptionBudget.
+            ApiError: the request failed for another reason than a PodDisruptionBudget or the
+                deletion of the namespace.
 
         """
         refusals = self._refused.setdefault(node.metadata.uid, {})
