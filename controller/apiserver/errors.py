@@ -3,7 +3,7 @@
 * ApiError                  any failed request; has `status` and the server's message
   x NotFoundError           404: the object does not exist
   x ConflictError           409: the object changed, or it already exists
-  x InvalidError            400, 422: the schema or a validation rule refuses the object; do not retry
+  x InvalidError            400, 422: a schema or validation rule refuses the object; do not retry
   x ForbiddenError          401, 403: RBAC does not allow the request
   x TooManyRequestsError    429: slow down, or a PodDisruptionBudget forbids the eviction
   x GoneError               410: the watch is too old; list again
