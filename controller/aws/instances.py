@@ -199,7 +199,8 @@ class Instances:
             NodeClaimNotFoundError: it does not exist or is terminated.
             OtherClusterError: it has another cluster's tag.
             NotListedYetError: it was just launched, and EC2 does not list it yet.
-            UnmarkedError: it is running, and has lost the tags of this installation.
+            UnmarkedError: it is running, and its tags no longer say that it is a NodeClaim's
+                instance in this cluster.
             ZoneShiftedError: its zone has a zonal shift, and its state was not known before.
 
         """
@@ -286,7 +287,7 @@ class Instances:
         Raises:
             NodeClaimNotFoundError: it is terminated.
             ZoneShiftedError: its zone has a zonal shift.
-            CloudProviderError: another installation launched it, or its tags name no installation.
+            CloudProviderError: its tags are those of another installation or cluster, or are lost.
 
         """
         wanted = instance_id(provider_id)
@@ -311,7 +312,7 @@ class Instances:
             NodeClaimNotFoundError: it is terminated.
             RebootRefusedError: the controller lacks the right ec2:RebootInstances.
             ZoneShiftedError: its zone has a zonal shift.
-            CloudProviderError: another installation launched it, or its tags name no installation.
+            CloudProviderError: its tags are those of another installation or cluster, or are lost.
 
         """
         self._refuse_shifted(provider_id)
@@ -330,7 +331,7 @@ class Instances:
             NodeClaimNotFoundError: it is terminated.
             OtherClusterError: it has another cluster's tag.
             ZoneShiftedError: its zone has a zonal shift.
-            CloudProviderError: another installation launched it, or its tags name no installation.
+            CloudProviderError: its tags are those of another installation or cluster, or are lost.
 
         """
         self._refuse_shifted(provider_id)

@@ -26,7 +26,7 @@ All of them may use `reporter`, which receives the progress of a solve, `results
 
 Terms:
 
-    pod class       equal pods; classes of one placement key differ only in their requests
+    pod class       equal pods; classes of one placement key have the same constraints
     pod constraints  the requirements and remaining preferences of a pod; a relaxation drops one
                     preference
     eligibility     the variants and existing nodes that these constraints allow

@@ -20,7 +20,7 @@ from controller.state.gangs import Gang, gang_of, stays
 from controller.state.snapshot import Snapshot
 
 MAX_ROUNDS = 8
-"""The number of rounds in which one gang is left out; after them all incomplete gangs are."""
+"""The round in which all incomplete gangs are left out; before it, each round leaves out one."""
 
 MAX_DOMAINS = 5
 """The maximum number of domains that a cause names."""

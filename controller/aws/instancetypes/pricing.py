@@ -2,7 +2,8 @@
 
 Joiner reads on-demand prices and those of EBS from the Pricing API, and spot prices from EC2, every
 12 hours. After a failure it keeps the last known prices, or those that are part of its release;
-`caveat` says how old on-demand and spot prices are. Offerings without a price are not launched.
+`caveat` says how old on-demand and spot prices are. On-demand and spot offerings without a price
+are not launched.
 """
 
 from __future__ import annotations

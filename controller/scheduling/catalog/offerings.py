@@ -140,9 +140,9 @@ def template(pool: NodePool) -> PoolTemplate:
 def catalog(snapshot: Snapshot) -> Catalog:
     """Encode the offerings of the snapshot's NodePools.
 
-    NodePools are ordered by weight (descending), then by name. Cost: O(NodePools × types × labels).
-    The result depends only on the NodePools, the instance types and the DaemonSets, so callers may
-    keep it while those are unchanged.
+    NodePools are ordered by weight, then by name, both descending. Cost: O(NodePools × types ×
+    labels). The result depends only on the NodePools, the instance types and the DaemonSets, so
+    callers may keep it while those are unchanged.
     """
     pools = tuple(
         template(pool)

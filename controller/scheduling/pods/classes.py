@@ -53,10 +53,10 @@ _rest = attrgetter(
 class PodSignature:
     """The fields of a pod that placement reads; equal pods share one signature.
 
-    Signatures with the same `placement_key` differ only in their requests, not in their
-    constraints. `is_protected` says whether `do-not-disrupt` protects the pods.
-    `request_error` says why the requests are malformed; empty if they are not. `spec` has no node
-    name.
+    Signatures with the same `placement_key` have the same constraints; they differ in their
+    requests, priority or other fields. `is_protected` says whether `do-not-disrupt` protects the
+    pods. `request_error` says why the requests are malformed; empty if they are not. `spec` has no
+    node name.
     """
 
     placement_key: bytes
@@ -183,7 +183,7 @@ class PodClass:
     def placement_key(self) -> bytes:
         """The key of the pods' constraints, with the devices that they claim.
 
-        Pod classes with the same key differ only in their requests.
+        Pod classes with the same key differ in their requests, priority or other fields.
         """
         claimed = self.device_requests.signature if self.device_requests is not None else b""
         return self.signature.placement_key + claimed

@@ -68,7 +68,7 @@ class TopologyGroup:
     """One topology rule, complete once all pods are read. `index` is its index among all groups.
 
     `hard` is true if at least one pod requires the rule instead of preferring it. `universe` are
-    the domains of the existing nodes.
+    the domains of the existing nodes that `node_filter` admits.
     """
 
     index: int
