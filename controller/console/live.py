@@ -26,7 +26,7 @@ from controller.offline.record.command import (
     kinds_of,
     settings_of,
 )
-from controller.offline.world import Objects, World, compose, types_by_pool
+from controller.offline.world import Objects, World, compose, effective, types_by_pool
 from controller.options import Options
 
 TYPES_SECONDS = 600.0
@@ -105,9 +105,10 @@ class LiveCluster:
         """
         if self._mirror.awaited or not self._mirror.kinds:
             return None
-        of, types, settings = self._mirror.freeze(), self._types, self._settings
+        frozen, types, settings = self._mirror.freeze(), self._types, self._settings
 
         def make() -> tuple[World, Sequence[Disruption]]:
+            of, _ = effective(frozen)
             return compose(of, self._offered_types(of, types), settings), of(Disruption)
 
         return make

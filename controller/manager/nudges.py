@@ -24,11 +24,11 @@ from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.manager.loops import Loop, Pace, Singleton
-from controller.reconcilers.capacitybuffer.resolution import SCALABLES
 from controller.reconcilers.nodeclaim.podevents import affected_node
 from controller.reconcilers.nodeoverlay.evaluation import ALL
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import lost_nomination
+from controller.state.buffers import SCALABLES
 from controller.state.cluster import Cluster, key_of
 from controller.state.pods import pending_resize
 

@@ -19,7 +19,7 @@ from controller.apis.kinds import Kind, T
 from controller.apiserver.errors import ApiError, NotFoundError
 from controller.apiserver.port import ApiServer, Change
 from controller.options import Options
-from controller.reconcilers.capacitybuffer.resolution import SCALABLES
+from controller.state.buffers import SCALABLES
 from controller.state.cluster import MIRRORED, Cluster, key_of
 from controller.telemetry import logs
 

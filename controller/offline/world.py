@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.validation import overlay_problems
+from controller.apis.kinds import POD_TEMPLATE, Kind, T
 from controller.apis.kubernetes.devices import (
     DeviceClass,
     DeviceTaintRule,
@@ -44,7 +45,6 @@ from controller.apis.kubernetes.workloads import (
     PriorityClass,
     ReplicaSet,
     ReplicationController,
-    Scalable,
     Service,
     StatefulSet,
     StorageClass,
@@ -53,7 +53,7 @@ from controller.apis.ownership import is_ours
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.offline.instancetypes import Types, from_file, from_rows
 from controller.offline.wirevalues import WorldError, objects
-from controller.state.buffers import PodBlueprint, replicas, virtual_pods
+from controller.state.buffers import SCALABLES, Find, blueprint_of, replicas, virtual_pods
 from controller.state.nodes import StateNode
 from controller.state.overlays import conflicting_overlays, fee_of, with_fee, with_overlays
 from controller.state.pods import is_terminal
@@ -245,8 +245,8 @@ def _overlaid(
     if not overlays:
         return by_pool
     for overlay in overlays:
-        if problems := overlay_problems(overlay):
-            raise WorldError(f"nodeOverlays {overlay.metadata.name}: {'; '.join(problems)}")
+        if fault := _fault_in_overlay(overlay):
+            raise WorldError(fault)
     try:
         rejected = conflicting_overlays(overlays, pools=pools, instance_types=by_pool)
         accepted = [overlay for overlay in overlays if overlay.metadata.name not in rejected]
@@ -344,43 +344,71 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
     return tuple(state_nodes)
 
 
-_SCALABLES: Sequence[type[Scalable]] = (Deployment, ReplicaSet, StatefulSet)
+def effective(of: Objects) -> tuple[Objects, list[str]]:
+    """Return the objects without those that the controller ignores, and why it ignores each.
+
+    These are invalid NodeOverlays, and CapacityBuffers whose pods cannot be resolved. Their
+    conditions have the same reasons.
+    """
+    find = _finder(of)
+    overlays = [(overlay, _fault_in_overlay(overlay)) for overlay in of(NodeOverlay)]
+    buffers = [(buffer, _fault_in_buffer(buffer, find)) for buffer in of(CapacityBuffer)]
+    usable: Mapping[type[Wire], Sequence[Wire]] = {
+        NodeOverlay: [overlay for overlay, fault in overlays if not fault],
+        CapacityBuffer: [buffer for buffer, fault in buffers if not fault],
+    }
+
+    def of_effective(kind: type[_T]) -> Sequence[_T]:
+        return cast("Sequence[_T]", usable[kind]) if kind in usable else of(kind)
+
+    return of_effective, [fault for _, fault in (*overlays, *buffers) if fault]
+
+
+def _fault_in_overlay(overlay: NodeOverlay) -> str:
+    problems = "; ".join(overlay_problems(overlay))
+    return f"nodeOverlays {overlay.metadata.name}: {problems}" if problems else ""
+
+
+def _fault_in_buffer(buffer: CapacityBuffer, find: Find) -> str:
+    try:
+        replicas(buffer, blueprint_of(buffer, find))
+    except ValueError as error:
+        return f"capacityBuffers {buffer.metadata.namespace}/{buffer.metadata.name}: {error}"
+    return ""
+
+
+def _finder(of: Objects) -> Find:
+    """Return a function that finds the templates and the workloads of CapacityBuffers."""
+    kinds: Sequence[Kind[Any]] = ()
+    if of(CapacityBuffer):
+        kinds = (POD_TEMPLATE, *SCALABLES.values())
+    found = {
+        (kind.name, value.metadata.namespace, value.metadata.name): value
+        for kind in kinds
+        for value in of(kind.type)
+    }
+
+    def find(kind: Kind[T], name: str, namespace: str) -> T | None:
+        return cast("T | None", found.get((kind.name, namespace, name)))
+
+    return find
 
 
 def _buffer_pods(of: Objects) -> tuple[Pod, ...]:
-    """Return the pods of every buffer whose template or workload is in the world."""
-    blueprints: dict[tuple[str, str, str], PodBlueprint] = {}
-    for pod_template in of(PodTemplate):
-        blueprints["PodTemplate", pod_template.metadata.namespace, pod_template.metadata.name] = (
-            PodBlueprint(pod_template.template)
-        )
-    for kind in _SCALABLES:
-        for workload in of(kind):
-            scale = 1 if workload.spec.replicas is None else workload.spec.replicas
-            blueprints[kind.__name__, workload.metadata.namespace, workload.metadata.name] = (
-                PodBlueprint(workload.spec.template, scale)
-            )
+    """Return the pods of every buffer.
+
+    Raises:
+        WorldError: the template or workload of a buffer is not in the world, or the buffer is
+            invalid.
+
+    """
+    find = _finder(of)
     pods: list[Pod] = []
     for buffer in of(CapacityBuffer):
-        template, scalable = buffer.spec.pod_template_ref, buffer.spec.scalable_ref
-        namespace = buffer.metadata.namespace
-        if template is not None:
-            blueprint = blueprints.get(("PodTemplate", namespace, template.name))
-        elif scalable is not None:
-            blueprint = blueprints.get((scalable.kind, namespace, scalable.name))
-        else:
-            blueprint = None
-        if blueprint is None:
-            raise WorldError(
-                f"capacityBuffers {namespace}/{buffer.metadata.name}: the object of its "
-                "podTemplateRef or scalableRef is not in the world"
-            )
-        try:
-            count = replicas(buffer, blueprint)
-        except ValueError as exc:
-            where = f"capacityBuffers {namespace}/{buffer.metadata.name}"
-            raise WorldError(f"{where}: {exc}") from exc
-        pods.extend(virtual_pods(buffer, blueprint, count))
+        if fault := _fault_in_buffer(buffer, find):
+            raise WorldError(fault)
+        blueprint = blueprint_of(buffer, find)
+        pods.extend(virtual_pods(buffer, blueprint, replicas(buffer, blueprint)))
     return tuple(pods)
 
 

@@ -6,16 +6,20 @@ results. When a real pod takes a buffer's capacity, Joiner provisions that capac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Any, Protocol
 
 import msgspec
 
 from controller.apis import labels
-from controller.apis.karpenter.capacitybuffer import CapacityBuffer
+from controller.apis.karpenter.capacitybuffer import ACTIVE_CAPACITY, CapacityBuffer
+from controller.apis.kinds import DEPLOYMENT, POD_TEMPLATE, REPLICA_SET, STATEFUL_SET, Kind, T
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
+from controller.apis.kubernetes.workloads import Scalable
 from controller.constraints.resources import parsed_requests, pod_requests
 
 PRIORITY = -(2**31)
@@ -25,15 +29,86 @@ MAX_PODS = 10_000
 """The maximum number of pods of one buffer. Each is scheduled like a real pod, so a larger number
 is probably a mistake."""
 
+SCALABLES: Mapping[str, Kind[Any]] = {
+    kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
+}
+"""The kinds of workloads that `scalableRef` may name."""
+
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+
+
+class UnresolvedError(ValueError):
+    """A buffer's pods cannot be resolved.
+
+    The condition `ReadyForProvisioning` gets `reason`, and the error's text as its message.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
 class PodBlueprint:
-    """The template of a buffer's pods, and the replicas of the workload in its `scalableRef`."""
+    """The template of a buffer's pods, and the replicas of the workload in its `scalableRef`.
+
+    `generation` is the generation of the PodTemplate; None if the buffer has a `scalableRef`.
+    """
 
     template: PodTemplateSpec
     scale: int | None = None
+    generation: int | None = None
+
+
+class Find(Protocol):
+    """A function that returns an object of the cluster; None if it does not exist."""
+
+    def __call__(self, kind: Kind[T], name: str, namespace: str, /) -> T | None:
+        """Return the object with this name."""
+
+
+def blueprint_of(buffer: CapacityBuffer, find: Find) -> PodBlueprint:
+    """Return the pod template of a buffer.
+
+    Raises:
+        UnresolvedError: the template or workload does not exist, or Joiner does not support the
+            buffer.
+
+    """
+    spec, namespace = buffer.spec, buffer.metadata.namespace
+    if spec.provisioning_strategy != ACTIVE_CAPACITY:
+        raise UnresolvedError(
+            "ResolutionFailed",
+            f'spec.provisioningStrategy: "{spec.provisioning_strategy}" is not "{ACTIVE_CAPACITY}"',
+        )
+    if spec.pod_template_ref is not None:
+        template = find(POD_TEMPLATE, spec.pod_template_ref.name, namespace)
+        if template is None:
+            raise UnresolvedError(
+                "PodTemplateNotFound",
+                f'PodTemplate "{namespace}/{spec.pod_template_ref.name}" does not exist',
+            )
+        return PodBlueprint(template.template, generation=template.metadata.generation)
+    reference = spec.scalable_ref
+    if reference is None:
+        raise UnresolvedError(
+            "ResolutionFailed", "neither spec.podTemplateRef nor spec.scalableRef is set"
+        )
+    kind = SCALABLES.get(reference.kind)
+    if kind is None or reference.api_group not in ("", kind.group):
+        raise UnresolvedError(
+            "ResolutionFailed",
+            f"spec.scalableRef: {reference.api_group}/{reference.kind} is not one of apps/"
+            + ", apps/".join(SCALABLES),
+        )
+    scalable: Scalable | None = find(kind, reference.name, namespace)
+    if scalable is None:
+        raise UnresolvedError(
+            "ScalableRefNotFound",
+            f'{reference.kind} "{namespace}/{reference.name}" does not exist',
+        )
+    scale = 1 if scalable.spec.replicas is None else scalable.spec.replicas
+    return PodBlueprint(scalable.spec.template, scale)
 
 
 def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from controller.console.live import TYPES_SECONDS, LiveCluster
 from controller.console.study import Source, studied
 from controller.offline.disrupt import problem_of
 from controller.offline.world import World
-from controller.options import Options
+from controller.options import FeatureGates, Options
 from tests.disruption.clusters import constrained
 from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, world
 from tests.offline.test_record import InstanceTypeSource, cluster
@@ -47,8 +48,9 @@ class Market(InstanceTypeSource):
 class Following:
     """A live cluster that is being followed."""
 
-    def __init__(self, api: FakeApiServer, sold: dict[str, Any]) -> None:
+    def __init__(self, api: FakeApiServer, sold: dict[str, Any], options: Options) -> None:
         self.market, self.now, self.said, self._api = Market(sold), 0.0, list[str](), api
+        self._options = options
         self.cluster = LiveCluster(
             self._connect,
             lambda options, say: self.market,
@@ -58,7 +60,7 @@ class Following:
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[tuple[ApiServer, Options]]:
-        yield self._api, OPTIONS
+        yield self._api, self._options
 
     async def until(self, holds: Callable[[World], bool]) -> World:
         """Return the world as soon as it is as wanted."""
@@ -71,8 +73,10 @@ class Following:
 
 
 @asynccontextmanager
-async def followed(api: FakeApiServer, sold: dict[str, Any]) -> AsyncIterator[Following]:
-    following = Following(api, sold)
+async def followed(
+    api: FakeApiServer, sold: dict[str, Any], options: Options = OPTIONS
+) -> AsyncIterator[Following]:
+    following = Following(api, sold, options)
     running = asyncio.create_task(following.cluster.run())
     try:
         yield following
@@ -153,6 +157,23 @@ async def test_nodes_of_a_node_group_have_a_price_beside_nodepools() -> None:
     (node,) = content.cluster(problem_of(read, now=NOW, with_eviction_cost=True))["nodes"]
     assert (node["pool"], node["capacityType"]) == ("node group system", "spot")
     assert node["price"] == 0.04
+
+
+async def test_an_object_that_the_controller_ignores_does_not_hide_the_cluster() -> None:
+    made = constrained(10, 3)
+    made["nodeOverlays"] = [{"metadata": {"name": "dear"}, "spec": {"price": "99999999"}}]
+    made["capacityBuffers"] = [
+        {
+            "metadata": {"name": "spare", "namespace": "default"},
+            "spec": {"podTemplateRef": {"name": "gone"}, "replicas": 1},
+        }
+    ]
+    gates = FeatureGates(node_overlay=True, capacity_buffer=True)
+    async with followed(cluster(made), made, replace(OPTIONS, feature_gates=gates)) as following:
+        read = await following.until(has_types)
+
+        assert len(read.snapshot.nodes) == len(made["nodes"])
+        assert not read.buffer_pods
 
 
 async def test_a_resource_without_list_permission_is_named() -> None:

@@ -15,8 +15,9 @@ PAGE = written.CHECKOUT / "docs" / "reference" / "messages.md"
 NO_REASONS = {
     "Answer", "CapacityBuffer", "Declined", "Deployment", "DoNotSchedule", "Done", "EventStatus",
     "Failed", "False", "In", "InstanceStatus", "Name", "Never", "Node", "NodeClaim", "NodeOverlay",
-    "NodePool", "Normal", "Parallel", "Pod", "Pods", "Proposed", "Recreate", "ReplicaSet", "Result",
-    "StaticCapacity", "SystemStatus", "True", "Underway", "Unknown", "Warning", "Withdrawn",
+    "NodePool", "Normal", "Parallel", "Pod", "PodScheduled", "Pods", "Proposed", "Recreate",
+    "ReplicaSet", "Result", "StaticCapacity", "SystemStatus", "True", "Underway", "Unknown",
+    "Unschedulable", "Warning", "Withdrawn",
 }  # fmt: skip
 """Words of the reconcilers that look like reasons: kinds, values of fields, names in the log."""
 

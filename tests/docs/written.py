@@ -196,6 +196,7 @@ def _reasons_of_reconcilers() -> Iterator[str]:
         "controller/apis/kubernetes/conditions.py",
         "controller/disruption/commands.py",
         "controller/disruption/methods/drift.py",
+        "controller/state/buffers.py",
     )
     for _, tree in modules("controller/reconcilers", *other):
         for node in ast.walk(tree):

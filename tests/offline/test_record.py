@@ -26,7 +26,7 @@ from controller.offline.instancetypes import from_rows
 from controller.offline.record.command import record_cluster
 from controller.offline.record.redacting import redact
 from controller.offline.world import KINDS, NO_NODE_POOL, load
-from controller.options import Options
+from controller.options import FeatureGates, Options
 from controller.scheduling.scheduler import schedule
 from tests.builders import make_nodeclass
 from tests.disruption.clusters import underused
@@ -294,3 +294,41 @@ async def test_an_object_that_a_world_cannot_have_is_reported_and_left_out() -> 
     (fault,) = [sentence for sentence in said if "limits" in sentence]
     assert "negative: spec.limits.cpu: '-1' is negative" in fault
     assert fault.endswith("the world is without this object")
+
+
+async def test_objects_that_the_controller_ignores_are_reported_and_left_out() -> None:
+    original = world(("a", "small", pods("web", 1)))
+    original["podTemplates"] = [
+        {"metadata": {"name": "web", "namespace": "default"}, "template": {"spec": {}}}
+    ]
+    original["capacityBuffers"] = [
+        make_capacity_buffer("good", podTemplateRef={"name": "web"}, replicas=2),
+        make_capacity_buffer("untemplated", podTemplateRef={"name": "gone"}, replicas=2),
+        make_capacity_buffer("foreign", provisioningStrategy="other.io/x", replicas=2),
+    ]
+    original["nodeOverlays"] = [
+        {"metadata": {"name": "cheap"}, "spec": {"price": "0.01"}},
+        {"metadata": {"name": "dear"}, "spec": {"price": "99999999"}},
+    ]
+    said: list[str] = []
+
+    gates = FeatureGates(node_overlay=True, capacity_buffer=True)
+    options = Options(cluster_name="joiner", feature_gates=gates)
+    written = await record_cluster(
+        cluster(original), InstanceTypeSource(original), options, said.append
+    )
+
+    assert len(load(written).buffer_pods) == 2
+    assert [row["metadata"]["name"] for row in written["nodeOverlays"]] == ["cheap"]
+    ending = "; the controller ignores this object, and the world is without it"
+    faults = [sentence.removesuffix(ending) for sentence in said if sentence.endswith(ending)]
+    assert [fault.split(":")[0] for fault in faults] == [
+        "nodeOverlays dear",
+        "capacityBuffers default/foreign",
+        "capacityBuffers default/untemplated",
+    ]
+    assert faults[2].endswith('PodTemplate "default/gone" does not exist')
+
+
+def make_capacity_buffer(name: str, **spec: Any) -> World:
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}

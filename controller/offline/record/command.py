@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import yaml
 
 from controller.apis import kinds, labels
+from controller.apis.karpenter.capacitybuffer import CapacityBuffer
 from controller.apis.karpenter.ec2nodeclass import (
     AMIStatus,
     EC2NodeClass,
@@ -29,10 +30,11 @@ from controller.apis.karpenter.ec2nodeclass import (
     SelectorTerm,
     SubnetStatus,
 )
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_POOL, Kind, KubernetesObject
 from controller.apis.kubernetes import schedulerconfig
-from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.meta import ObjectMeta, Wire, to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Requirement
 from controller.apis.ownership import is_ours
@@ -59,8 +61,8 @@ from controller.offline.instancetypes import to_row
 from controller.offline.record.deployed import controller_options
 from controller.offline.record.redacting import redact
 from controller.offline.solve import read
-from controller.offline.wirevalues import readable
-from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, load
+from controller.offline.wirevalues import WorldError, objects, readable
+from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, effective, load
 from controller.options import Options, OptionsError, to_environment
 
 ESSENTIAL = ("pods", "nodes", "nodePools")
@@ -96,6 +98,7 @@ READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")
 """The annotations that the engine may read."""
 
 _T = TypeVar("_T", bound=KubernetesObject)
+_W = TypeVar("_W", bound=Wire)
 
 Report = Callable[[str], None]
 
@@ -155,7 +158,12 @@ def world_of(path: Path | None, settings: Sequence[str], environ: Mapping[str, s
         CommandError: the file or the cluster cannot be read.
 
     """
-    return read(path) if path is not None else load(live(settings, environ))
+    if path is not None:
+        return read(path)
+    try:
+        return load(live(settings, environ))
+    except WorldError as error:
+        raise CommandError(f"cannot read the cluster: {error}") from error
 
 
 def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -250,9 +258,25 @@ async def record_cluster(
         report(f"{kind.plural}: {len(world[key])}")
         for fault in faults:
             report(f"{fault}; the world is without this object")
+    _leave_out_ignored(world, report)
     world["settings"] = settings_of(options)
     world["instanceTypes"] = await instance_types_of(api, source, report)
     return world
+
+
+def _leave_out_ignored(world: dict[str, Any], report: Report) -> None:
+    """Remove the objects that the controller ignores, and report each."""
+
+    def of(kind: type[_W]) -> Sequence[_W]:
+        return objects(world, KEYS[kind], kind)
+
+    of_effective, faults = effective(of)
+    for fault in faults:
+        report(f"{fault}; the controller ignores this object, and the world is without it")
+    if not faults:
+        return
+    world[KEYS[NodeOverlay]] = list(map(to_wire, of_effective(NodeOverlay)))
+    world[KEYS[CapacityBuffer]] = list(map(to_wire, of_effective(CapacityBuffer)))
 
 
 def kinds_of(options: Options) -> tuple[Kind[Any], ...]:
