@@ -11,7 +11,9 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from controller.console.live import LiveCluster
 from controller.disruption.problem import DisruptionProblem
 from controller.kube import access
 from controller.manager.solver.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
-from controller.offline.commandline import CommandError, connection, positive
+from controller.offline.commandline import STDIN, CommandError, connection, positive
 from controller.offline.disrupt import problem_of
 from controller.offline.record.command import access_of, aws_source, connected
 from controller.offline.solve import read
@@ -113,7 +115,7 @@ def source_of(
     """Return the source that a command line selects.
 
     Raises:
-        CommandError: there is no kubeconfig, or it cannot be used.
+        CommandError: there is no kubeconfig, or it cannot be used, or there is no such file.
 
     """
     environ = connection(chosen, environ)
@@ -122,6 +124,8 @@ def source_of(
             access_of(environ)
         except access.AccessError as error:
             raise CommandError(str(error)) from error
+    elif chosen.world != STDIN and not chosen.world.exists():
+        raise CommandError(f"{chosen.world}: {os.strerror(errno.ENOENT)}")
     return Source(
         world=chosen.world,
         now=chosen.now,
@@ -202,7 +206,9 @@ class Study:
             pending = content.pending_groups(page["pendingPods"], self._placements)
             self._feed.page = {**page, "pending": pending}
             self._feed.plan = plan
-            self._feed.history.append((page["time"], page["cost"], plan["lowerBound"]))
+            # Without any price, as before they are read, the cost is unknown and not 0.
+            if not page["nodes"] or page["unpriced"] < len(page["nodes"]):
+                self._feed.history.append((page["time"], page["cost"], plan["lowerBound"]))
         self._feed.announce()
 
     async def answer(self, question: questions.Question) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.apis import labels
 from controller.apis.kubernetes.quantities import MILLI
+from controller.apis.wording import with_count
 from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests, total
 from controller.disruption import candidates
 from controller.disruption.methods.bounds import lower_bound
@@ -86,6 +87,8 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     if not write_data(chosen.output, content):
         gap = f" (gap {price / bound - 1:.1%})" if bound else ""
         summary = f"{price:.4f} $/h ({price * 730:.0f} $ a month); lower bound {bound:.4f} $/h{gap}"
+        if unpriced := sum(pool.unpriced for pool in pools.values()):
+            summary += f"\n{with_count(unpriced, 'node')} without a known price not counted."
         write_tables([_table(pools)], after=summary)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from controller.console.feed import Feed
 from controller.console.questions import Question, UnanswerableError
 from controller.console.study import Source, studied
 from controller.console.web.server import application, serving
+from controller.offline.commandline import moment
 from testbed.environment import CHECKOUT
 from testbed.processes.ports import free_ports
 from tests.console.clusters import NOW, recorded
@@ -122,6 +124,41 @@ def test_a_short_token_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at least 16" in capsys.readouterr().err
 
 
+def test_an_empty_token_never_opens_the_page_to_everybody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("\n")
+
+    assert main(["web", "world.json", "--token-file", str(path)], {}) == 2
+    assert f"--token-file {path} is empty" in capsys.readouterr().err
+    assert main(["web", "world.json"], {"JOINER_WEB_TOKEN": ""}) == 2
+    assert "JOINER_WEB_TOKEN is empty" in capsys.readouterr().err
+    path.write_bytes(b"\xff\xfe" * 16)
+    assert main(["web", "world.json", "--token-file", str(path)], {}) == 2
+    assert "at least 16 ASCII characters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "65536"], "'65536' is not a port from 0 to 65535"),
+        (["--port=-1"], "'-1' is not a port from 0 to 65535"),
+        (["--prometheus-selector", "a='b'"], "--prometheus-selector needs --prometheus"),
+        (["missing.json"], "missing.json: No such file or directory"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(["web", *arguments], {})
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.process
 async def test_the_command_serves_a_recorded_world(tmp_path: Path) -> None:
     recorded(tmp_path / "world.json", nodes=10)
@@ -182,6 +219,22 @@ def test_the_controller_serves_the_page_on_loopback_for_port_forwarding(
 
     assert main(["run"], {**environ, "WEB_PORT": str(port)}) == 0
     assert answers == [200, 421]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_priced", [True, False])
+async def test_the_cost_history_has_no_point_before_prices_are_known(
+    tmp_path: Path, is_priced: bool
+) -> None:
+    path, feed = tmp_path / "world.json", Feed()
+    world = recorded(path, nodes=2)
+    if not is_priced:
+        path.write_text(json.dumps({**world, "instanceTypes": []}))
+    async with studied(Source(world=path, now=moment(NOW), interval=None), feed):
+        while feed.plan is None:
+            await feed.wait_for_change()
+
+    assert len(feed.history) == is_priced
 
 
 async def test_the_page_reports_a_world_that_cannot_be_read(tmp_path: Path) -> None:

@@ -62,6 +62,19 @@ def test_the_price_of_a_node_is_split_into_its_parts(
     assert "0.1500 $/h (instance 0.1000, volumes 0.0250, address 0.0050, fee 0.0200)" in output
 
 
+def test_the_summary_says_that_nodes_without_a_known_price_are_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = world(("a", "small", pods("web", 1)), ("b", "small", pods("db", 1)))
+    recorded["instanceTypes"] = []
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(recorded))
+
+    assert main(["cost", "--world", str(path)], {}) == 0
+
+    assert "2 nodes without a known price not counted." in capsys.readouterr().out
+
+
 def test_an_unreachable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost"], {}) == 2
     assert "KUBECONFIG" in capsys.readouterr().err

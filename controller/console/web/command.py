@@ -31,6 +31,7 @@ LOOPBACK = "127.0.0.1"
 HOSTS = frozenset({LOOPBACK, "localhost", "::1"})
 TOKEN = "JOINER_WEB_TOKEN"  # noqa: S105 - the name of an environment variable
 SHORTEST_TOKEN = 16
+MAX_PORT = 65535
 
 
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -40,6 +41,8 @@ def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     def serve() -> int:
         if chosen.prometheus and chosen.world is not None:
             raise CommandError("--prometheus is for a live cluster; remove it, or WORLD.json")
+        if chosen.prometheus_selector and not chosen.prometheus:
+            raise CommandError("--prometheus-selector needs --prometheus; add it")
         token = _token(chosen, environ)
         return asyncio.run(_serve(chosen, study.source_of(chosen, settings, environ), token))
 
@@ -63,8 +66,9 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--port",
-        type=int,
+        type=_port,
         default=8090,
+        metavar="PORT",
         help="port to listen on (default 8090); 0 takes a free port",
     )
     parser.add_argument(
@@ -107,14 +111,26 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to {MAX_PORT}")
+    return int(text)
+
+
 def _token(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    token = environ.get(TOKEN, "")
+    token, given = environ.get(TOKEN, ""), TOKEN if TOKEN in environ else ""
     if chosen.token_file is not None:
         try:
-            token = chosen.token_file.read_text().strip()
+            token = chosen.token_file.read_text(errors="replace").strip()
         except OSError as error:
             why = os.strerror(error.errno or 0)
             raise CommandError(f"--token-file {chosen.token_file}: {why}") from error
+        given = f"--token-file {chosen.token_file}"
+    if given and not token:
+        raise CommandError(
+            f"{given} is empty; write a token into it, such as from `openssl rand -hex 16`, or "
+            "leave it out to serve the page without a token"
+        )
     if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise CommandError(
             f"the token of --token-file or {TOKEN} is too short or has invalid characters: allowed "
