@@ -315,8 +315,8 @@ def kubeconfig_file(written: str) -> Path:
     """Return the path of a kubeconfig on this machine.
 
     Args:
-        written: relative to home if it begins with ~, else to the project's folder. A stack's state
-            stores it in this form, because a destroy may run on another machine.
+        written: absolute, or relative: to home if it begins with ~, else to the project's folder.
+            A stack's state stores it in this form, because a destroy may run on another machine.
 
     """
     return CHECKOUT / Path(written).expanduser()

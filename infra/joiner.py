@@ -8,9 +8,9 @@ Its parts are components too: `iam.NodeRole` and `iam.ControllerRole` (identity)
 `customresources.CustomResources`, `controller.Controller`, `nodepools.NodePools`. They do not
 import one another; this module connects them.
 
-Beside the Pulumi providers, the guards and drains of a stack use the AWS credentials and the AWS
-CLI of the user who runs the program. Providers and credentials must belong to the cluster's
-account.
+Beside the Pulumi providers, the guards and drains of a stack use the AWS credentials of the user
+who runs the program. Providers and credentials must belong to the cluster's account. Without a
+kubeconfig, the component's Kubernetes provider runs the AWS CLI.
 """
 
 from __future__ import annotations

@@ -122,8 +122,9 @@ def refuse_other_kinds(
 def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
     """Yield why this stack may not create CRDs that are in the cluster.
 
-    The program cannot read the state: `refuse_other_kinds` treats any CRD that Pulumi applied as
-    its own. This function has the state, and so detects the CRDs of other stacks.
+    `refuse_other_kinds` does not know which CRDs the state has. It takes a CRD that Pulumi applied
+    for its own, unless the annotation names another installation. This function knows the state,
+    and so detects the other CRDs of other stacks too.
 
     Args:
         olds: the properties of the stack's DeletionGuard in the state, empty for a new stack. The

@@ -85,7 +85,10 @@ class RunningNode:
     """ARNs of the roles in the node's instance profile; empty if they are not known."""
 
     def uses(self, arn: str) -> bool:
-        """Whether the node depends on a role or profile; True if that is not known."""
+        """Whether the node depends on a role or profile; True if that is not known.
+
+        True for every other ARN, such as the cluster's.
+        """
         if ":instance-profile/" in arn:
             return self.profile in ("", arn)
         return not self.roles or arn in self.roles or ":role/" not in arn

@@ -134,8 +134,8 @@ class Name:
     """Setting that chooses another name or avoids the resource."""
 
     tags: Callable[[], Tags | None]
-    """Returns the resource's tags. Returns None, or raises one of `ABSENT_CODES`, if none
-    exists."""
+    """Returns the resource's tags. Returns None, or raises a ClientError with one of
+    `ABSENT_CODES`, if the resource does not exist."""
 
     delete: Callable[[], None]
     """Deletes the resource; raises AWS' error, also if it does not exist."""
@@ -305,7 +305,7 @@ def tags_of(key: str, name: str, location: ClusterLocation) -> Tags | None:
     """Return the tags of a resource that the program creates, None if it does not exist.
 
     Args:
-        key: the key of the resource's setting, such as `nodeRole`; or `network`.
+        key: `cluster`, `network` or `queue`; any other key means a role.
         name: the name of the resource, or the ID of the network.
         location: gives the region and endpoint of the requests.
 

@@ -73,7 +73,7 @@ def access_entry(location: ClusterLocation, principal: str) -> None:
 
 
 def association(location: ClusterLocation, namespace: str, service_account: str) -> None:
-    """Delete the Pod Identity associations of a service account."""
+    """Delete the Pod Identity associations of a service account, if there are any."""
     eks, cluster = location.client("eks"), {"clusterName": location.cluster_name}
     listed = eks.list_pod_identity_associations(
         **cluster, namespace=namespace, serviceAccount=service_account

@@ -78,7 +78,7 @@ NODE_REGISTRATION_HEALTHY = "NodeRegistrationHealthy"
 """The condition that states whether new nodes of the NodePool join the cluster."""
 
 SOLE_OWNER = "joiner.dev/SoleOwner"
-"""Condition that is False if two tools apply the NodePool independently; otherwise absent."""
+"""Condition that is False if several tools apply the NodePool; otherwise absent."""
 
 IMAGE_SNAPSHOT_USED = "joiner.dev/ImageSnapshotUsed"
 """Condition that is False if new nodes ignore `joiner.dev/image-snapshot`; otherwise absent."""
