@@ -122,8 +122,8 @@ def placements(results: Results) -> dict[str, Placement]:
 def pending_groups(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[str, Any]]:
     """Return pending pods in groups with equal causes; pods that can be scheduled are last.
 
-    `placed` is the result of `placements`. A pod that is not in it was not evaluated yet: it has
-    neither causes nor a node. A group names at most `SHOWN_PODS` pods, and counts all of them.
+    `placed` is the result of `placements`. A pod that is not in it has not been evaluated yet: it
+    has neither causes nor a node. A group names at most `SHOWN_PODS` pods, and counts all of them.
     """
     groups: defaultdict[Placement, list[str]] = defaultdict(list)
     for key in keys:

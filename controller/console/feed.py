@@ -34,7 +34,8 @@ class Feed:
     progress: str = ""
     error: str = ""
     history: deque[Point] = field(default_factory=lambda: deque(maxlen=LONGEST_HISTORY))
-    """One point for each evaluation of the cluster, after those that were read at the start."""
+    """One point for each evaluation of the cluster in which any node has a price, after the points
+    that were read at the start. A cluster without nodes costs 0."""
 
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _body: tuple[int, bytes] = (-1, b"")

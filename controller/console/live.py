@@ -99,7 +99,7 @@ class LiveCluster:
                 tasks.create_task(self._probe(api))
 
     def freeze(self) -> Callable[[], tuple[World, Sequence[Disruption]]] | None:
-        """Return a function that another thread may call; None if the cluster is not read yet.
+        """Return a function that another thread may call; None before the cluster is read.
 
         The function returns the present world and the recorded decisions.
         """

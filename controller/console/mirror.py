@@ -24,7 +24,7 @@ class Mirror:
         self._listings: dict[Kind[Any], set[str]] = {}
         self._replicas = Replicas()
         self.awaited = set(self._objects)
-        """The kinds that were not listed yet."""
+        """The kinds that have not been listed yet."""
 
     @property
     def kinds(self) -> Sequence[Kind[Any]]:

@@ -115,7 +115,8 @@ def source_of(
     """Return the source that a command line selects.
 
     Raises:
-        CommandError: there is no kubeconfig, or it cannot be used, or there is no such file.
+        CommandError: the kubeconfig is missing or cannot be used, or the file of the world is
+            missing.
 
     """
     environ = connection(chosen, environ)

@@ -347,8 +347,8 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
 def effective(of: Objects) -> tuple[Objects, list[str]]:
     """Return the objects without those that the controller ignores, and why it ignores each.
 
-    These are invalid NodeOverlays, and CapacityBuffers whose pods cannot be resolved. Their
-    conditions have the same reasons.
+    These are invalid NodeOverlays, and CapacityBuffers whose pods cannot be resolved. In a cluster,
+    the message of a condition of the object says why.
     """
     find = _finder(of)
     overlays = [(overlay, _fault_in_overlay(overlay)) for overlay in of(NodeOverlay)]

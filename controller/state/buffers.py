@@ -68,7 +68,7 @@ class Find(Protocol):
 
 
 def blueprint_of(buffer: CapacityBuffer, find: Find) -> PodBlueprint:
-    """Return the pod template of a buffer.
+    """Return the template of a buffer's pods, and the replicas of its workload.
 
     Raises:
         UnresolvedError: the template or workload does not exist, or Joiner does not support the

@@ -13,7 +13,7 @@ from controller.constraints.selectors import selects
 ALWAYS_ALLOW = "AlwaysAllow"
 
 _UNCOUNTED = 10**9
-"""The assumed number of pods of a budget whose pods were not counted yet."""
+"""The assumed number of pods of a budget whose pods have not been counted yet."""
 
 
 class EvictionGuards:

@@ -32,7 +32,7 @@ ANSWERING = (
     volumes,
     zonalshift,
 )
-"""Modules that no other module imports. Importing them registers their operations."""
+"""Modules with operations: importing a module registers them. Other modules import the rest."""
 
 STOP_CHECK = 0.05
 """Interval between the server's checks for shutdown, in seconds."""

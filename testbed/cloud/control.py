@@ -244,7 +244,7 @@ class CloudControl:
         return calls
 
     def clear_calls(self) -> None:
-        """Reset the counts of calls, the denials and the unimplemented calls."""
+        """Reset the counts of calls, the denials, the rights and the unimplemented calls."""
         self._send("DELETE", "calls", None)
 
     def denied_calls(self) -> list[dict[str, str]]:

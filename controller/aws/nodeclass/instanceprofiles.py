@@ -216,7 +216,7 @@ class InstanceProfiles:
     async def collect(self, in_use: Callable[[], Awaitable[Set[str]]]) -> None:
         """Delete this installation's profiles that a change of an EC2NodeClass's role left unused.
 
-        It keeps profiles of EC2NodeClasses that were not resolved yet, those younger than
+        It keeps profiles of EC2NodeClasses that have not been resolved yet, those younger than
         1 hour, and those of running instances, whose names `in_use` returns.
         """
         if self._isolated or not self._current:

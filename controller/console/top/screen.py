@@ -291,7 +291,7 @@ class Top(App[None]):
         self.query_one(Lines).focus()
 
     def on_lines_opened(self, event: Lines.Opened) -> None:
-        """Show the pods of a node, the nodes of a NodePool, or a pod."""
+        """Show the pods of a node or of a group, the nodes of a NodePool, or a pod."""
         if self._view == "pools":
             self._view = "nodes"
             self._arrange(replace(self._arranged, pool=event.key))
@@ -300,7 +300,7 @@ class Top(App[None]):
             self._draw(at="")
 
     def on_lines_moved(self) -> None:
-        """Show the line's last cell in full, because it is often wider than the screen."""
+        """Show the detail of the line below the table."""
         line = self.query_one(Lines).line
         self._write("detail", line.detail if line else "")
 

@@ -40,7 +40,8 @@ class Line:
     """One row of a table.
 
     `key` identifies its object; it is empty for the heading of a group, which has one cell.
-    `detail` is the last cell in full. `is_leaving` is True for a node that would be disrupted now.
+    `detail` is shown below the table while the cursor is on the row; it has what may be wider than
+    the screen. `is_leaving` is True for a node that would be disrupted now.
     """
 
     cells: Cells
@@ -155,7 +156,11 @@ class Nodes:
         ]
 
     def sheet(self, arranged: Arrangement, *, columns: int = 0) -> Sheet:
-        """Return the nodes; a terminal with few `columns` gets only the most important ones."""
+        """Return the table of the nodes.
+
+        `columns` is the width of the terminal in characters: if it is too small, the less important
+        columns are left out. 0 leaves out none.
+        """
         nodes = [
             node
             for node in self._matching_nodes(arranged.wanted.lower())
@@ -453,4 +458,5 @@ COLUMNS: Sequence[Column] = (
     _shares("memory", "mem %", 2),
     Column("pods", lambda node, _: str(len(node["pods"])), lambda node: len(node["pods"]), 4),
 )
-"""The columns of nodes by which they can be sorted; the last column shows the node's next state."""
+"""The columns by which nodes can be sorted. `Nodes.sheet` adds what happens to a node next, and
+what blocks its disruption."""

@@ -237,7 +237,8 @@ async def record_cluster(
 ) -> dict[str, Any]:
     """Return the objects of an API server and the instance types of `source` as a world.
 
-    `report` is called with progress and warnings.
+    Objects that a world cannot have, or that the controller ignores, are left out. `report` is
+    called with progress and warnings.
 
     Raises:
         CommandError: a required kind cannot be listed.

@@ -238,7 +238,7 @@ def _ranking(strategy: str | None, *, spot: bool) -> Any:
 
 @operation("ec2", "RunInstances")
 def run_instances(world: World, call: Call) -> Mapping[str, Any]:
-    """Launch instances of one configuration, all or none."""
+    """Launch `MinCount` to `MaxCount` instances of one configuration, or none."""
     return once(world, call, lambda: _run_instances(world, call))
 
 

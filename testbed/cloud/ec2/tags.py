@@ -57,7 +57,7 @@ def kind_of(identity: str) -> str:
 
 
 def exists(world: World, identity: str) -> bool:
-    """Return whether an EC2 resource exists; True for resource types that only moto holds."""
+    """Return whether an EC2 resource exists; True for resource types that are not checked."""
     prefix = identity.split("-", 1)[0]
     attached = {"vol": "volumes", "eni": "interfaces"}
     if prefix in attached:

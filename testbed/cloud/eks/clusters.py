@@ -134,7 +134,7 @@ def _cluster_group(world: World, name: str, vpc: str) -> str:
 def delete_cluster(world: World, call: Call) -> Mapping[str, Any]:
     """Delete the cluster with its add-ons, access entries and associations.
 
-    Raises AwsError if the cluster still has node groups or Fargate profiles.
+    Raises AwsError if the cluster has deletion protection, node groups or Fargate profiles.
     """
     name = call.require("name")
     described = cluster(world, name)

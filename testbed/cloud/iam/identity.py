@@ -1,7 +1,7 @@
 """Authentication: the caller is the testbed's admin or a role session.
 
 Sessions come from the Pod Identity agent, AssumeRoleWithWebIdentity or AssumeRole, as on
-EKS. All three check the role's trust policy first.
+EKS. All three check the role's trust policy first, unless the admin calls AssumeRole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POD_IDENTITY_LIFETIME = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The principal of a call; a caller without a session is the admin."""
+    """The principal of a call: without a session, the admin, or one that a token authenticates."""
 
     arn: str
     session: Session | None = None

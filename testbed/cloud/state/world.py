@@ -27,7 +27,7 @@ from testbed.cloud.state.tokens import TokenReviewer
 
 @dataclass(slots=True)
 class Settings:
-    """Delays of the region, in seconds. AWS's own delays are longer."""
+    """Delays of the region, in seconds. Most delays of AWS are longer."""
 
     pending: float = 0.5
     """Seconds from an instance's launch to the state `running`."""
