@@ -2,9 +2,9 @@
 
     python -m bench.clusterchanges --seeds 1-20
 
-Each seed is one life of a stack, as in `bench.settingschanges`, which describes the rules. The
-stack creates the EKS cluster with its VPC, beside another owner's VPC. The auditor also checks that
-the cluster, its subnets and compute for the controller are there while nodes run.
+Each seed is one stack from its creation to its end, as in `bench.settingschanges`, which describes
+the rules. The stack creates the EKS cluster with its VPC, beside another owner's VPC. The auditor
+also checks that the cluster, its subnets and compute for the controller are there while nodes run.
 
 Prints the findings with the sequence that led to each, and `N runs, F findings`. The exit code is 1
 if there are any findings.
@@ -65,7 +65,7 @@ OF_CLUSTER: Mapping[str, tuple[Mapping[str, str], ...]] = {
 
 @dataclass
 class CreatedRun(Run):
-    """One life of a stack that creates its cluster."""
+    """One seed: a stack that creates its cluster, and the findings on the way to its end."""
 
     has_eks_cluster: ClassVar[bool] = False
     changes: ClassVar[Mapping[str, tuple[Mapping[str, str], ...]]] = OF_CLUSTER

@@ -2,9 +2,10 @@
 
     python -m bench.settingschanges --seeds 1-20
 
-Each seed is one life of a stack on the testbed: the real Pulumi engine, a real API server and the
-test cloud. The stack is created, nodes are launched, and settings change in sequence. Each change
-is previewed and applied; some are killed halfway, some are set back. Then the stack is destroyed.
+Each seed is one stack on the testbed, from its creation to its end: with the real Pulumi engine, a
+real API server and the test cloud. The stack is created, nodes are launched, and settings change in
+sequence. Each change is previewed and applied; some are killed halfway, some are set back. Then the
+stack is destroyed.
 Resources of others are there from the beginning: a second Karpenter, EKS Auto Mode, a queue, a
 role. After each operation an auditor checks:
 
@@ -124,7 +125,7 @@ class Dependencies:
 
 @dataclass(slots=True)
 class Run:
-    """One life of a stack."""
+    """One seed: a stack from its creation to its end, and the findings on the way."""
 
     has_eks_cluster: ClassVar[bool] = True
     changes: ClassVar[Mapping[str, tuple[Mapping[str, str], ...]]] = CHANGES

@@ -219,9 +219,10 @@ class Karpenter:
         patient: bool = False,
         limit: float | None = None,
     ) -> dict[str, Any]:
-        """Disrupt until no pass finds a command, for at most `limit` seconds in all.
+        """Disrupt until no pass finds a command; `seconds` and `patient` are those of `disrupt`.
 
-        Raises EngineFailedError, or TooSlowError, after which the process is gone.
+        Raises EngineFailedError. Raises TooSlowError after `limit` seconds in all, and the process
+        is gone then.
         """
         settings = {"now": now.isoformat(), "seconds": seconds, "patient": patient}
         return self._answer({"op": "untilSteady", "world": world, **settings}, limit=limit)

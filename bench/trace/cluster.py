@@ -75,7 +75,7 @@ class Node:
     cpu: int
     memory: int
     slots: int
-    """Remaining number of pods that fit on it; the fields above are the remaining capacity."""
+    """Remaining number of pods that fit on it; `cpu` and `memory` are the remaining capacity."""
 
     up: bool = False
     leaving: bool = False

@@ -1,8 +1,8 @@
 """A discrete-event simulator: one trace, one side, and a clock that jumps from event to event.
 
 Times are seconds since the beginning of the trace. Operations take the times below, the same for
-both sides; decisions take no time. Disruption passes run every ten seconds while something changes,
-and not at all while nothing changes.
+both sides; decisions take no time. Disruption passes run every ten seconds while something changes.
+While nothing changes, they run every `Side.repeat_seconds`, and only as long as `Side.fades`.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Toolset:
 
     @cached_property
     def key(self) -> str:
-        """The name of the set in the cache, with a hash of everything that decides its contents."""
+        """The name of the set in the cache, with a hash of its module's pins, packages, flags."""
         digest = hashlib.sha256()
         for part in (self.module / "go.mod", self.module / "go.sum"):
             digest.update(part.read_bytes() if part.exists() else b"")

@@ -44,7 +44,7 @@ MOST_RESTARTS = 5
 """Number of restarts of a component; one that exits again after that is broken."""
 
 WATCH_SECONDS = 1.0
-"""Interval between checks that these components still run, in seconds."""
+"""Interval between checks that the components of `RESTARTED` still run, in seconds."""
 
 STAGES = Path(__file__).with_name("stages.yaml")
 """File of the stages (changes of a pod's or node's status) that kwok uses besides its own."""
