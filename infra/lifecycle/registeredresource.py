@@ -10,21 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pulumi
 from pulumi.dynamic import Resource
+from pulumi.resource import DependencyProviderResource
 
 from infra.lifecycle.providerregistry import RegisteredProvider
-
-DYNAMIC: Final = "pulumi-python"
-"""The package of dynamic resources: the engine runs their providers with Python."""
 
 PROVIDER: Final = "__provider"
 """The property that names the provider: pickled, or its kind if a package runs it."""
 
-package: ContextVar[str] = ContextVar("package", default=DYNAMIC)
-"""The Pulumi package whose process runs the providers of the resources that are created."""
+
+@dataclass(frozen=True)
+class PackageReference:
+    """A Pulumi package whose process runs the providers of resources."""
+
+    name: str
+    provider: str
+    """Reference to the engine's provider of this process: URN and ID, joined by `::`.
+
+    Without it, the engine searches for a plugin with the name of the package. It finds none if the
+    program added the package from a Git URL: such a plugin is known by its URL.
+    """
+
+
+package: ContextVar[PackageReference | None] = ContextVar("package", default=None)
+"""The package to which the resources that are created belong; None in a Python program."""
 
 
 class _OfPackage(pulumi.CustomResource):
@@ -35,9 +48,11 @@ class _OfPackage(pulumi.CustomResource):
     def __init__(
         self, type_: str, name: str, props: dict[str, Any], opts: pulumi.ResourceOptions | None
     ) -> None:
-        if package.get() != DYNAMIC:
-            type_ = f"{package.get()}:{type_.partition(':')[2]}"
+        if current := package.get():
+            type_ = f"{current.name}:{type_.partition(':')[2]}"
             props[PROVIDER] = self._kind
+            provider = DependencyProviderResource(current.provider)
+            opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(provider=provider))
         super().__init__(type_, name, props, opts)
 
 

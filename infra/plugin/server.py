@@ -26,7 +26,7 @@ from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2_grpc
 from infra.joiner import Joiner
 from infra.lifecycle.enginecall import is_for_users
 from infra.lifecycle.providerregistry import provider
-from infra.lifecycle.registeredresource import PROVIDER, package
+from infra.lifecycle.registeredresource import PROVIDER, PackageReference, package
 from infra.lifecycle.waiting import output
 from infra.plugin.arguments import joiner_args
 from infra.plugin.schema import COMPONENT, NAME, outputs, schema
@@ -43,6 +43,9 @@ PROVIDERS = ThreadPoolExecutor(WORKERS)
 
 class Package(Provider):
     """Creates the component for programs in any language."""
+
+    own_provider: str = ""
+    """The engine's reference to this process, known once the engine has configured it."""
 
     def __init__(self) -> None:
         super().__init__(version(), json.dumps(schema(version())))
@@ -63,7 +66,7 @@ class Package(Provider):
         """
         if resource_type != COMPONENT:
             raise pulumi.RunError(f"{resource_type} is unknown: allowed is {COMPONENT}")
-        package.set(NAME)
+        package.set(PackageReference(NAME, self.own_provider))
         made = Joiner(name, joiner_args(inputs), options)
         state = {key: getattr(made, attribute) for key, attribute in outputs().items()}
         return ConstructResult(made.urn, state)
@@ -72,9 +75,14 @@ class Package(Provider):
 class PackageServicer(ProviderServicer):
     """Answers the engine's calls for the component, and for resources with providers of Joiner."""
 
-    def __init__(self, provider: Provider, args: list[str], engine: str) -> None:
+    def __init__(self, provider: Package, args: list[str], engine: str) -> None:
         super().__init__(provider, args, engine)
+        self._package = provider
         self._engine = engine_pb2_grpc.EngineStub(grpc.insecure_channel(engine))
+
+    async def Configure(self, request: Any, context: Any) -> Any:
+        self._package.own_provider = f"{request.urn}::{request.id}"
+        return await super().Configure(request, context)
 
     async def Construct(self, request: Any, context: Any) -> Any:
         try:

@@ -138,6 +138,10 @@ class PulumiEngine:
         """Add a Pulumi package to the project, by its path or URL. It changes Pulumi.yaml."""
         self._ask("package", "add", source, folder=self.project)
 
+    def install_plugin(self, source: str, version: str) -> None:
+        """Install a resource plugin, by its name or URL. No project is changed."""
+        self._ask("plugin", "install", "resource", source, version)
+
     def up(
         self,
         stack: str,

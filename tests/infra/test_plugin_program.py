@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,8 @@ facts = {
     "subnetIds": ["subnet-1"],
 }
 properties = {"cluster": facts, "image": "joiner:test", "nodeRoleName": None}
-joiner = pulumi.ComponentResource("joiner:infra:Joiner", "joiner", properties, remote=True)
+opts = pulumi.ResourceOptions()
+joiner = pulumi.ComponentResource("joiner:infra:Joiner", "joiner", properties, opts, remote=True)
 pulumi.export("nodeRole", joiner.nodeRoleName)
 """
 """What the SDK of any language does: it passes a type and properties to the engine."""
@@ -132,33 +135,78 @@ def test_the_yaml_program_of_the_page_runs_until_it_calls_its_cluster(
     assert "joiner:infra:NodePools" in output
 
 
+@dataclass(frozen=True)
+class Released:
+    """The released version of the page, at its Git URL."""
+
+    added: str
+    """What the page adds: folder in the repository, and version."""
+    host: githost.GitHost
+
+    @property
+    def source(self) -> str:
+        """URL of the repository and folder, without a scheme."""
+        return self.added.partition("@")[0]
+
+    @property
+    def version(self) -> str:
+        return self.added.partition("@")[2]
+
+
+@contextmanager
+def released(folder: Path) -> Iterator[Released]:
+    """Serve this checkout as the released version that the page adds."""
+    (added,) = re.findall(r"^pulumi package add (git\.\S+)$", PAGE, re.M)
+    source, version = added.split("@")
+    url, _, _ = source.rpartition("/")
+    repository = clone(folder / "joiner")
+    githost.commit(repository, f"v{version}")
+    with githost.serve(repository, url, folder) as host:
+        yield Released(added, host)
+
+
 @pytest.mark.needs("pulumi-yaml")
 def test_pulumi_fetches_the_package_from_the_git_url_of_the_page(tmp_path: Path) -> None:
     (program,) = blocks_of(PAGE, "yaml")
-    (added,) = re.findall(r"^pulumi package add (git\.\S+)$", PAGE, re.M)
-    source, version = added.split("@")
-    url, folder = source.rsplit("/", 1)
-    repository, project = clone(tmp_path / "joiner"), tmp_path / "package"
-    githost.commit(repository, f"v{version}")
+    project = tmp_path / "package"
     project.mkdir()
     (project / "Pulumi.yaml").write_text(program)
 
-    with cloud_of_the_page() as cloud, githost.serve(repository, url, tmp_path) as host:
-        author = engine_on(project, cloud, more=host.environment)
-        author.add_package(added)
+    with cloud_of_the_page() as cloud, released(tmp_path) as release:
+        author = engine_on(project, cloud, more=release.host.environment)
+        author.add_package(release.added)
         colleague = tmp_path / "colleague"
         colleague.mkdir()
         (colleague / "Pulumi.yaml").write_text((project / "Pulumi.yaml").read_text())
-        other = engine_on(colleague, cloud, more=host.environment)
+        other = engine_on(colleague, cloud, more=release.host.environment)
         other.install()
 
     written = yaml.safe_load((project / "Pulumi.yaml").read_text())
-    assert written == yaml.safe_load(program) | {"packages": {"joiner": f"{source}@{version}"}}
-    name = f"resource-{url.replace('/', '_')}_{folder}-v{version}"
+    assert written == yaml.safe_load(program) | {"packages": {"joiner": release.added}}
+    name = f"resource-{release.source.replace('/', '_')}-v{release.version}"
     for engine in (author, other):
-        assert (engine.home.directory / "plugins" / name / folder / "PulumiPlugin.yaml").is_file()
+        assert (engine.home.directory / "plugins" / name / "plugin/PulumiPlugin.yaml").is_file()
         assert owned.belonging_to(engine.directory) == []
-    assert f"{url}/git-upload-pack" in host.answered
+    assert f"{release.host.url}/git-upload-pack" in release.host.answered
+
+
+def test_every_resource_of_a_package_from_a_git_url_belongs_to_that_package(
+    tmp_path: Path,
+) -> None:
+    project = tmp_path / "package"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text("name: shop\nruntime: python\n")
+
+    with cloud_of_the_page() as cloud, released(tmp_path) as release:
+        # What an SDK passes that was generated for this URL.
+        origin = f'version="{release.version}", plugin_download_url="git://{release.source}"'
+        program = PROGRAM.replace("ResourceOptions()", f"ResourceOptions({origin})")
+        (project / "__main__.py").write_text(program)
+        engine = engine_on(project, cloud, more=release.host.environment)
+        engine.install_plugin(release.source, release.version)
+        assert engine.preview("dev", REGION).create > 50
+
+    assert owned.belonging_to(engine.directory) == []
 
 
 @pytest.mark.needs("pulumi-yaml")
