@@ -78,19 +78,22 @@ class NodeOccupancy:
         if len(self.limit):
             fits &= self._forbidding_rules(slice(None)) == 0
 
-    def allows_one_more(self, class_index: int) -> Mask:
-        """Mark the nodes on which the rules allow one more pod of a class."""
-        return np.asarray(self._forbidding_rules(class_index) == 0)
+    def allows_one_more(self, class_index: int, nodes: slice | Indices = slice(None)) -> Mask:
+        """Mark those of the nodes (all by default) that may have one more pod of a class."""
+        return np.asarray(self._forbidding_rules(class_index, nodes) == 0)
 
-    def _forbidding_rules(self, classes: slice | int) -> Matrix:
+    def _forbidding_rules(
+        self, classes: slice | int, nodes: slice | Indices = slice(None)
+    ) -> Matrix:
         """Return the number of rules that forbid one more pod of the classes.
 
         The result is nodes × classes, or over nodes for one class.
         """
-        full: Mask = self.counted >= self.limit
-        over: Mask = self.counted > self.over_at
+        counted = self.counted[nodes]
+        full: Mask = counted >= self.limit
+        over: Mask = counted > self.over_at
         # A counted pod may not join owners that are already at their limit.
-        closed: Mask = (self.owners > 0) & (self.repels | full)
+        closed: Mask = (self.owners[nodes] > 0) & (self.repels | full)
         blocked: Matrix = full.astype(np.float64) @ self.own_counted[:, classes]
         blocked += over.astype(np.float64) @ self.own_uncounted[:, classes]
         blocked += closed.astype(np.float64) @ self.matched[:, classes]

@@ -31,6 +31,7 @@ from controller.scheduling.packing.firstfit import FirstFit
 from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import MANY_PAIRS, DualPrices, PriceModel
 from controller.scheduling.packing.problem import SLACK, PackingProblem
+from controller.scheduling.packing.redistribution import Redistribution
 from controller.scheduling.reporter import SILENT, Reporter
 
 FIRST_BATCH = 8
@@ -79,6 +80,10 @@ FIRST_FIT, MAX_CLASSES = range(50, 10_001), 1_000
 """Numbers of pods, and greatest number of classes, for which first fit runs before the quick
 packing. Fewer pods are packed in milliseconds by the quick packing too, and cheaper. With more pods
 or classes both take equally long."""
+
+FEW_PODS = 100
+"""Number of pods up to which pods of single nodes are not redistributed, because the solver then
+searches all new nodes (`localsearch`)."""
 
 OTHERS_EVERY = 7
 """Ruin and recreate also removes every n-th of the other nodes, different ones in each turn,
@@ -184,7 +189,12 @@ def pack(
     for packing in (best, quickest) if quickest.rank < best.rank else (best,):
         if not packing.left[possible].any():
             _improve(problem, model, packing, refinements, expired, progress)
-    return _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
+    cheapest = _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
+    many = int(problem.demand.sum()) > FEW_PODS
+    if many and not (cheapest.left[possible].any() or expired() or _is_good_enough(cheapest)):
+        _redistribute(problem, model, cheapest, expired)
+        progress.report(cheapest)
+    return cheapest
 
 
 def _one_node(problem: PackingProblem, possible: Mask) -> Packing | None:
@@ -310,6 +320,18 @@ def _generate_columns(
     if not packing.left.any() and cost < best.cost - SLACK:
         best.opened = [*opened, *packing.opened]
         best.headroom, best.cost = packing.headroom, cost
+
+
+def _redistribute(
+    problem: PackingProblem, model: PriceModel, packing: Packing, expired: Callable[[], bool]
+) -> None:
+    """Improve a packing in place by redistributing the pods of single nodes."""
+    nodes = [(node.node_type, node.pods) for node in packing.opened for _ in range(node.copies)]
+    redistribution = Redistribution(problem, nodes, packing.headroom)
+    redistribution.run(model.dual_prices(problem.demand, balance=0.0).values, expired)
+    packing.opened = [OpenedNodes(*node) for node in redistribution.nodes()]
+    packing.headroom = redistribution.headroom
+    packing.cost = float(redistribution.price.sum())
 
 
 def _is_good_enough(packing: Packing) -> bool:
