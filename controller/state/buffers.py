@@ -118,13 +118,16 @@ def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:
     With only `limits`, it is the greatest number within them. A limit of a resource that the pods
     do not request has no effect.
 
+    A percentage of 0 replicas is 0 pods, as in Cluster Autoscaler. Karpenter ignores `percentage`
+    then, so `limits` determine the number.
+
     Raises:
         ValueError: a quantity is malformed, or the number exceeds `MAX_PODS`.
 
     """
     spec = buffer.spec
     counts = [] if spec.replicas is None else [spec.replicas]
-    if spec.percentage is not None and blueprint.scale:
+    if spec.percentage is not None and blueprint.scale is not None:
         counts.append(ceil(blueprint.scale * spec.percentage / 100))
     requests = pod_requests(Pod(metadata=blueprint.template.metadata, spec=blueprint.template.spec))
     limited_counts = [

@@ -51,6 +51,7 @@ def make_virtual(count: int, pod: Pod | None = None) -> tuple[Pod, ...]:
         pytest.param({"percentage": 20}, 11, 3, id="a share is rounded up"),
         pytest.param({"percentage": 1}, 3, 1, id="a share is one at least"),
         pytest.param({"percentage": 20}, 0, 0, id="a share of nothing"),
+        pytest.param({"percentage": 20, "limits": {"cpu": "9"}}, 0, 0, id="limits cap nothing"),
         pytest.param({"percentage": 50, "replicas": 3}, 10, 5, id="the larger counts"),
         pytest.param({"percentage": 50, "replicas": 7}, 10, 7, id="whichever that is"),
         pytest.param({"replicas": 9, "limits": {"cpu": "5"}}, None, 2, id="limits cap"),
