@@ -12,6 +12,7 @@ from controller.disruption.advice.advising import Question
 from controller.disruption.advice.nodepools import (
     allow_values,
     labelled_copy_edit,
+    limits_of,
     with_edit,
     without_requirement,
 )
@@ -64,6 +65,13 @@ def test_nodes_of_node_groups_have_a_capacity_type_and_a_price() -> None:
         labels.SPOT,
     ]
     assert outside(known) == {"plain", "spot"}
+
+
+def test_limits_are_raised_so_that_nodes_use_four_fifths_of_them() -> None:
+    nodes = [worker(name, node_labels={labels.NODEPOOL: "default"}) for name in ("a", "b", "c")]
+    pool = make_nodepool(limits={"cpu": "8", "memory": "1Ti", "nodes": "2"})
+
+    assert limits_of(pool, nodes) == {"cpu": "30", "memory": "1Ti", "nodes": "4"}
 
 
 def test_nodes_that_run_the_system_are_excluded() -> None:

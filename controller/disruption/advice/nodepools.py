@@ -17,10 +17,11 @@ from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.quantities import MILLI
 from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.requirements import read
-from controller.constraints.resources import MEMORY, parse_resources, total
+from controller.constraints.resources import MEMORY, parse_resources
 from controller.disruption.advice.forecast import NEVER, never_allows
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
+from controller.state.usage import usage
 
 Pools = Mapping[str, NodePool]
 """NodePools by name."""
@@ -153,11 +154,7 @@ def new_values(pool: NodePool, key: str, nodes: Iterable[StateNode]) -> list[str
 
 def limits_of(pool: NodePool, nodes: Iterable[StateNode]) -> Quantities:
     """Return the NodePool's limits, raised so that these nodes use four fifths of them at most."""
-    used = total(
-        parse_resources(state.node.status.capacity)
-        for state in nodes
-        if state.node is not None and state.node_pool == pool.metadata.name
-    )
+    used = usage(nodes).get(pool.metadata.name, {})
     limits = dict(pool.spec.limits)
     for name, limit in parse_resources(limits).items():
         needed, unit = used.get(name, 0) * 5 // 4, UNITS.get(name, MILLI)
