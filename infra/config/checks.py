@@ -142,16 +142,20 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
 
 
 ONLY_WITH_CREATE = (
+    "accessEntries",
     "controlPlaneLogs",
-    "deletionProtection",
+    "controllerCompute",
     "controllerInstanceTypes",
     "controllerSize",
+    "deletionProtection",
     "interfaceEndpoints",
     "ipFamily",
     "kubernetesVersion",
+    "natGateways",
     "publicAccessCidrs",
     "secretsKey",
     "upgradePolicy",
+    "vpcCidr",
 )
 """Settings that apply only to a created cluster."""
 
@@ -205,11 +209,6 @@ def _is_network(cidr: str) -> bool:
 
 def _unusable_entries(config: StackConfig) -> Iterator[str]:
     principals = [entry["principal"] for entry in config.access_entries]
-    if principals and config.cluster == "existing":
-        yield (
-            f"{PROJECT}:accessEntries={principals!r} cannot be set here: it applies only with "
-            f"{PROJECT}:cluster='create'"
-        )
     for principal in sorted({one for one in principals if principals.count(one) > 1}):
         yield f"{PROJECT}:accessEntries: {principal} is listed more than once; allowed is once"
 

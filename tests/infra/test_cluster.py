@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import itertools
 import json
@@ -10,8 +11,10 @@ import pytest
 
 from infra.cluster import creation
 from infra.clusterapi import ClusterLocation
+from infra.config.checks import ONLY_WITH_CREATE
 from infra.config.forms import ConfigError
 from infra.config.reading import parse
+from infra.config.settings import KEYS, InstallationSettings
 from tests.infra.knownaws import NEW, connection
 from tests.infra.test_program import STACK, Made, run, standard
 
@@ -360,9 +363,14 @@ def test_a_cluster_that_an_interrupted_up_did_not_record_is_named_with_the_remed
     ("settings", "words"),
     [
         ({"cluster": "existing"}, "it applies only with"),
-        (
-            {"cluster": "existing", "publicAccessCidrs": "", "kubernetesVersion": "1.37"},
-            "applies only with",
+        *(
+            ({"cluster": "existing", "publicAccessCidrs": "", key: value}, f"{key}.* applies only")
+            for key, value in (
+                ("kubernetesVersion", "1.37"),
+                ("controllerCompute", "fargate"),
+                ("natGateways", "zonal"),
+                ("vpcCidr", "10.0.0.0/16"),
+            )
         ),
         ({"publicAccessCidrs": ""}, "publicAccessCidrs is missing: list the networks"),
         ({"publicAccessCidrs": "none, 10.0.0.0/8"}, "none disables the public endpoint"),
@@ -406,3 +414,20 @@ def test_a_cluster_that_an_interrupted_up_did_not_record_is_named_with_the_remed
 def test_conflicting_settings_are_refused_by_name(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(ENOUGH | settings)
+
+
+def test_each_setting_of_the_stack_applies_to_every_cluster_or_only_to_a_created_one() -> None:
+    shared = {member.name for member in dataclasses.fields(InstallationSettings)}
+    of_stack = {key for key, member in KEYS.items() if member.name not in shared}
+
+    assert of_stack - set(ONLY_WITH_CREATE) == {
+        "awsEndpoint",
+        "cluster",
+        "clusterName",
+        "defaultNodePool",
+        "installation",
+        "kubeconfig",
+        "nodePools",
+        "platformStack",
+        "region",
+    }
