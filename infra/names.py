@@ -53,8 +53,10 @@ def role_description(title: str, cluster: str) -> str:
 def controller_policy(title: str, cluster: str, region: str, prefix: str = PREFIX) -> str:
     """Return the name of one of the controller's policies.
 
-    The name has the region, and a digest if the cluster's name has capitals: IAM is global and
-    its names are case-insensitive, but EKS is regional and case-sensitive.
+    The name has the region, because IAM is global and EKS is regional. It has a digest unless all
+    letters of the cluster's name are lower case, because IAM's names are case-insensitive and EKS's
+    are not. A name without letters has one, too: to leave it out now would replace the policies of
+    running stacks.
     """
     name = f"{prefix}Controller{title}Policy-{cluster}-{region}"
     return _fit(name, POLICY_LENGTH) if cluster.islower() else _with_digest(name, POLICY_LENGTH)
