@@ -194,7 +194,7 @@ def _candidates(
                 errors.append(_error_entry(error.code, error.message, reported))
                 continue
             yield Candidate(
-                plan, available, float(override.get("Priority") or UNRANKED), order, reported
+                plan, available, float(override.get("Priority", UNRANKED)), order, reported
             )
 
 

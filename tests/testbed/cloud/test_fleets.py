@@ -73,8 +73,9 @@ def test_a_prioritized_fleet_prefers_the_lowest_priority_number_over_price(
     ec2: Any, region: Region
 ) -> None:
     overrides = [
-        *in_zone(region, "m5.large", Priority=2.0),
-        *in_zone(region, "m5.4xlarge", Priority=1.0),
+        *in_zone(region, "m5.large"),
+        *in_zone(region, "m5.xlarge", Priority=1.0),
+        *in_zone(region, "m5.4xlarge", Priority=0.0),
     ]
 
     for kind, strategy in (
