@@ -60,7 +60,15 @@ CONDITIONS_OF_OTHERS = {
 }
 """Modules that call a condition setter and have no conditions of their own."""
 
-SETTERS = {"with_condition", "_with_condition", "_set", "roll_up", "step", "Caveat"}
+SETTERS = {
+    "Caveat",
+    "_set",
+    "_with_condition",
+    "roll_up",
+    "step",
+    "with_condition",
+    "with_outcome",
+}
 """Functions that set a condition; its type is the first matching word among the arguments."""
 
 COMMAND_ERRORS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from controller.apis import labels
 from controller.apis.appliers import appliers
@@ -49,6 +50,11 @@ OUT_OF_SERVICE = timedelta(minutes=3)
 """How long a pool creates no nodes after a stack that is being destroyed last set the condition
 `joiner.dev/InService` to False. The destroy renews the condition; if it is aborted, the pool
 creates nodes again."""
+
+_Outcome = tuple[conditions.ConditionStatus, str, str]
+"""Status, reason and message of a condition."""
+
+TRUE: _Outcome = ("True", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,32 +167,26 @@ class Readiness(PortUser):
             )
         return before.problem
 
-    def _validation(self, pool: NodePool, mismatch: str) -> tuple[str, str]:
-        """Return reason and message of a failed validation; both are empty if it succeeded."""
+    def _validation(self, pool: NodePool, mismatch: str) -> _Outcome:
         if problems := validation.problems(pool):
-            return "NodePoolValidationFailed", "; ".join(problems)
+            return "False", "NodePoolValidationFailed", "; ".join(problems)
         if pool.spec.replicas is not None and not self.static_capacity:
-            return GATE_DISABLED, gate_disabled("spec.replicas", "StaticCapacity")
-        return ("NoCompatibleInstanceTypes", mismatch) if mismatch else ("", "")
+            return "False", GATE_DISABLED, gate_disabled("spec.replicas", "StaticCapacity")
+        return ("False", "NoCompatibleInstanceTypes", mismatch) if mismatch else TRUE
 
     def _conditions(
         self, pool: NodePool, node_class: EC2NodeClass | None, mismatch: str
     ) -> list[Condition]:
         now, generation = self.clock(), pool.metadata.generation
-        reason, message = self._validation(pool, mismatch)
-        after = conditions.with_condition(
-            pool.status.conditions,
-            VALIDATION_SUCCEEDED,
-            "False" if reason else "True",
-            reason=reason,
-            message=message,
-            generation=generation,
-            now=now,
+        with_outcome = partial(_with_outcome, generation=generation, now=now)
+        health = self._registration_health(pool, node_class, now)
+        after = with_outcome(
+            pool.status.conditions, VALIDATION_SUCCEEDED, self._validation(pool, mismatch)
         )
-        after = self._class_condition(after, pool, node_class, now)
-        after = self._registration_condition(after, pool, node_class, now)
-        after = self._owner_condition(after, pool, now)
-        after = self._images_condition(after, pool, node_class, now)
+        after = with_outcome(after, NODE_CLASS_READY, _class_readiness(pool, node_class))
+        after = with_outcome(after, NODE_REGISTRATION_HEALTHY, health)
+        after = with_outcome(after, SOLE_OWNER, _several_owners(pool))
+        after = with_outcome(after, IMAGE_SNAPSHOT_USED, _ignored_snapshot(pool, node_class))
         dependents = [VALIDATION_SUCCEEDED, NODE_CLASS_READY]
         if self._out_of_service_for(after) is None:
             after = conditions.without_condition(after, IN_SERVICE)
@@ -194,104 +194,12 @@ class Readiness(PortUser):
             dependents.append(IN_SERVICE)
         return conditions.roll_up(after, dependents, generation=generation, now=now)
 
-    def _owner_condition(
-        self, known: list[Condition], pool: NodePool, now: datetime
-    ) -> list[Condition]:
-        """Set `SOLE_OWNER` to False if several tools apply the pool, and name the one that wins."""
-        owners = appliers(pool.metadata.labels, pool.metadata.annotations)
-        if len(owners) < 2:
-            return conditions.without_condition(known, SOLE_OWNER)
-        restoring = [owner.name for owner in owners if owner.restores]
-        if len(restoring) == 1:
-            wins = f"{restoring[0]} wins, because it reverts the changes of the others"
-        elif restoring:
-            wins = f"{' and '.join(restoring)} revert each other's changes, and the last write wins"
-        else:
-            wins = "the last write wins"
-        return conditions.with_condition(
-            known,
-            SOLE_OWNER,
-            "False",
-            reason="SeveralOwners",
-            message=(
-                f"{' and '.join(owner.name for owner in owners)} apply this NodePool: {wins}. "
-                "Remove the NodePool from all but one of them, or rename it there"
-            ),
-            generation=pool.metadata.generation,
-            now=now,
-        )
-
-    def _images_condition(
-        self,
-        known: list[Condition],
-        pool: NodePool,
-        node_class: EC2NodeClass | None,
-        now: datetime,
-    ) -> list[Condition]:
-        """Set `IMAGE_SNAPSHOT_USED` to False if new nodes ignore the snapshot, and say why."""
-        reason, message = _ignored_snapshot(pool, node_class)
-        if not reason:
-            return conditions.without_condition(known, IMAGE_SNAPSHOT_USED)
-        return conditions.with_condition(
-            known,
-            IMAGE_SNAPSHOT_USED,
-            "False",
-            reason=reason,
-            message=f"New nodes start without the snapshot: {message}",
-            generation=pool.metadata.generation,
-            now=now,
-        )
-
-    def _class_condition(
-        self,
-        known: list[Condition],
-        pool: NodePool,
-        node_class: EC2NodeClass | None,
-        now: datetime,
-    ) -> list[Condition]:
-        reference = pool.spec.template.spec.node_class_ref
-        name = reference.name
-        status: conditions.ConditionStatus = "True"
-        reason = message = ""
-        ready = conditions.find(node_class.status.conditions, "Ready") if node_class else None
-        if is_of_unsupported_kind(pool):
-            status, reason = "False", "NodeClassNotFound"
-            message = (
-                f'nodeClassRef.kind "{reference.kind}" is not supported, only EC2NodeClass is. The '
-                "field cannot change: delete the NodePool and create it again"
-            )
-        elif node_class is None:
-            status, reason = "False", "NodeClassNotFound"
-            message = f'EC2NodeClass "{name}" does not exist: create it, or change nodeClassRef'
-        elif node_class.metadata.is_deleting:
-            status, reason = "False", "NodeClassTerminating"
-            message = f'EC2NodeClass "{name}" is being deleted'
-        elif ready is None:
-            status, reason = "Unknown", "NodeClassReadinessUnknown"
-            message = f'EC2NodeClass "{name}" has no Ready condition yet'
-        elif not ready.is_true:
-            status, reason = ready.status, ready.reason
-            message = f'EC2NodeClass "{name}" is not ready: {causes(node_class)}'
-        return conditions.with_condition(
-            known,
-            NODE_CLASS_READY,
-            status,
-            reason=reason,
-            message=message,
-            generation=pool.metadata.generation,
-            now=now,
-        )
-
-    def _registration_condition(
-        self,
-        known: list[Condition],
-        pool: NodePool,
-        node_class: EC2NodeClass | None,
-        now: datetime,
-    ) -> list[Condition]:
-        """Set whether new nodes register; a change of pool or class resets the failures."""
+    def _registration_health(
+        self, pool: NodePool, node_class: EC2NodeClass | None, now: datetime
+    ) -> _Outcome:
+        """Return whether new nodes register; a change of pool or class resets the failures."""
         name, generation = pool.metadata.name, pool.metadata.generation
-        before = conditions.find(known, NODE_REGISTRATION_HEALTHY)
+        before = conditions.find(pool.status.conditions, NODE_REGISTRATION_HEALTHY)
         class_generation = node_class.metadata.generation if node_class else 0
         if (
             before is None
@@ -316,15 +224,7 @@ class Readiness(PortUser):
         if not self.registrations.is_known(name):
             status, reason = "Unknown", "AwaitingReconciliation"
             message = "No node has registered since the NodePool or its EC2NodeClass changed"
-        return conditions.with_condition(
-            known,
-            NODE_REGISTRATION_HEALTHY,
-            status,
-            reason=reason,
-            message=message,
-            generation=generation,
-            now=now,
-        )
+        return status, reason, message
 
     async def _retry(self, pool: NodePool) -> NodePool:
         """Remove the retry annotation, if it is set, and end the pool's backoff."""
@@ -349,26 +249,87 @@ class Readiness(PortUser):
         return await apply_patch(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
 
 
-def _ignored_snapshot(pool: NodePool, node_class: EC2NodeClass | None) -> tuple[str, str]:
-    """Return reason and message if new nodes ignore the pool's snapshot; otherwise empty texts."""
+def _with_outcome(
+    known: Sequence[Condition],
+    kind: str,
+    outcome: _Outcome | None,
+    *,
+    generation: int,
+    now: datetime,
+) -> list[Condition]:
+    """Return the conditions with this outcome of one; without it if the outcome is None."""
+    if outcome is None:
+        return conditions.without_condition(known, kind)
+    status, reason, message = outcome
+    return conditions.with_condition(
+        known, kind, status, reason=reason, message=message, generation=generation, now=now
+    )
+
+
+def _class_readiness(pool: NodePool, node_class: EC2NodeClass | None) -> _Outcome:
+    reference = pool.spec.template.spec.node_class_ref
+    if is_of_unsupported_kind(pool):
+        message = (
+            f'nodeClassRef.kind "{reference.kind}" is not supported, only EC2NodeClass is. The '
+            "field cannot change: delete the NodePool and create it again"
+        )
+        return "False", "NodeClassNotFound", message
+    named = f'EC2NodeClass "{reference.name}"'
+    if node_class is None:
+        message = f"{named} does not exist: create it, or change nodeClassRef"
+        return "False", "NodeClassNotFound", message
+    if node_class.metadata.is_deleting:
+        return "False", "NodeClassTerminating", f"{named} is being deleted"
+    ready = conditions.find(node_class.status.conditions, "Ready")
+    if ready is None:
+        return "Unknown", "NodeClassReadinessUnknown", f"{named} has no Ready condition yet"
+    if not ready.is_true:
+        return ready.status, ready.reason, f"{named} is not ready: {causes(node_class)}"
+    return TRUE
+
+
+def _several_owners(pool: NodePool) -> _Outcome | None:
+    """Return which tools apply the pool, and the one that wins; None if at most one does."""
+    owners = appliers(pool.metadata.labels, pool.metadata.annotations)
+    if len(owners) < 2:
+        return None
+    restoring = [owner.name for owner in owners if owner.restores]
+    if len(restoring) == 1:
+        wins = f"{restoring[0]} wins, because it reverts the changes of the others"
+    elif restoring:
+        wins = f"{' and '.join(restoring)} revert each other's changes, and the last write wins"
+    else:
+        wins = "the last write wins"
+    message = (
+        f"{' and '.join(owner.name for owner in owners)} apply this NodePool: {wins}. Remove the "
+        "NodePool from all but one of them, or rename it there"
+    )
+    return "False", "SeveralOwners", message
+
+
+def _ignored_snapshot(pool: NodePool, node_class: EC2NodeClass | None) -> _Outcome | None:
+    """Return why new nodes ignore the pool's snapshot with images; None if they use it."""
+    ignored = "New nodes start without the snapshot:"
     try:
         snapshot = image_snapshot(pool.spec.template.metadata.annotations or {})
     except ImageSnapshotError as exc:
-        return "ImageSnapshotInvalid", (
-            f"annotation {labels.IMAGE_SNAPSHOT} of spec.template: {exc}. Set it to the ID of a "
-            "snapshot, with or without settings of the volume, such as "
+        message = (
+            f"{ignored} annotation {labels.IMAGE_SNAPSHOT} of spec.template: {exc}. Set it to "
+            "the ID of a snapshot, with or without settings of the volume, such as "
             "snap-0123456789abcdef0,volumeSize=100Gi"
         )
+        return "False", "ImageSnapshotInvalid", message
     if snapshot is None or node_class is None:
-        return "", ""
+        return None
     family = node_class.spec.resolved_ami_family
     if family in SNAPSHOT_FAMILIES:
-        return "", ""
-    return "ImageSnapshotUnsupported", (
-        f"AMI family {family} does not support annotation {labels.IMAGE_SNAPSHOT} of "
+        return None
+    message = (
+        f"{ignored} AMI family {family} does not support annotation {labels.IMAGE_SNAPSHOT} of "
         f"spec.template, only {' and '.join(SNAPSHOT_FAMILIES)} do. Remove the annotation, or "
         "refer to an EC2NodeClass of one of these families"
     )
+    return "False", "ImageSnapshotUnsupported", message
 
 
 def _node_inputs(node_class: EC2NodeClass | None) -> object:
