@@ -159,20 +159,31 @@ ONLY_WITH_CREATE = (
 )
 """Settings that apply only to a created cluster."""
 
+OF_CREATED_VPC = ("interfaceEndpoints", "natGateways", "vpcCidr")
+"""Settings that apply only to the VPC of a created cluster."""
+
+OF_NODE_GROUP = ("controllerInstanceTypes", "controllerSize")
+"""Settings that apply only to the controller's node group."""
+
 
 def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[str]:
-    """Yield an error for each setting that has no effect, because the cluster exists already.
+    """Yield an error for each setting that has no effect because of another setting.
 
-    Such settings apply only to a cluster that the stack creates (`ONLY_WITH_CREATE`). `given` are
-    the stack's settings as text, by key.
+    `given` are the stack's settings as text, by key. A setting at its default is accepted.
     """
-    if config.cluster != "existing":
-        return
-    for key in ONLY_WITH_CREATE:
+    needed: dict[str, str] = {}
+    if config.cluster == "existing":
+        needed = dict.fromkeys(ONLY_WITH_CREATE, f"with {PROJECT}:cluster='create'")
+    else:
+        if config.subnet_ids:
+            needed |= dict.fromkeys(OF_CREATED_VPC, f"without {PROJECT}:subnetIds")
+        if config.controller_compute == "fargate":
+            node_group = f"with {PROJECT}:controllerCompute='node-group'"
+            needed |= dict.fromkeys(OF_NODE_GROUP, node_group)
+    for key, condition in needed.items():
         if getattr(config, KEYS[key].name) != KEYS[key].default:
             yield (
-                f"{PROJECT}:{key}={given[key]!r} cannot be set here: it applies only with "
-                f"{PROJECT}:cluster='create'"
+                f"{PROJECT}:{key}={given[key]!r} cannot be set here: it applies only {condition}"
             )
 
 

@@ -372,6 +372,18 @@ def test_a_cluster_that_an_interrupted_up_did_not_record_is_named_with_the_remed
                 ("vpcCidr", "10.0.0.0/16"),
             )
         ),
+        *(
+            ({"subnetIds": "subnet-1, subnet-2", key: value}, f"{key}.* without joiner:subnetIds")
+            for key, value in (
+                ("interfaceEndpoints", "ecr.api"),
+                ("natGateways", "zonal"),
+                ("vpcCidr", "10.0.0.0/16"),
+            )
+        ),
+        *(
+            (ON_FARGATE | {key: value}, f"{key}.* with joiner:controllerCompute='node-group'")
+            for key, value in (("controllerInstanceTypes", "m7g.large"), ("controllerSize", "3"))
+        ),
         ({"publicAccessCidrs": ""}, "publicAccessCidrs is missing: list the networks"),
         ({"publicAccessCidrs": "none, 10.0.0.0/8"}, "none disables the public endpoint"),
         ({"publicAccessCidrs": "203.0.113.7/24"}, "allowed is a network such as"),
