@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from controller.apis import labels
-from controller.apis.karpenter.ec2nodeclass import BlockDevice, BlockDeviceMapping, SelectorTerm
+from controller.apis.karpenter.ec2nodeclass import (
+    FAMILY_OF_ALIAS,
+    BlockDevice,
+    BlockDeviceMapping,
+    SelectorTerm,
+)
+from controller.apis.karpenter.imagesnapshot import SNAPSHOT_FAMILIES
 from controller.aws.bootstrap.families import family_of
 from controller.aws.bootstrap.imagevolumes import WithImages, mount_script, with_images
 from tests.aws.builders import make_node_class
@@ -41,11 +47,11 @@ def test_without_a_valid_snapshot_the_nodeclass_is_unchanged(annotations: dict[s
     assert images.device == ""
 
 
-@pytest.mark.parametrize("family", ["al2", "windows2022"])
-def test_other_families_ignore_the_snapshot(family: str) -> None:
-    images = made(family)
-    assert images.device == ""
-    assert images.node_class.spec.block_device_mappings is None
+def test_nodes_use_the_snapshot_on_the_families_that_the_nodepools_condition_names() -> None:
+    by_alias = {alias: made(alias) for alias in FAMILY_OF_ALIAS}
+    used = {FAMILY_OF_ALIAS[alias] for alias, images in by_alias.items() if images.device}
+    assert used == set(SNAPSHOT_FAMILIES)
+    assert by_alias["al2"].node_class.spec.block_device_mappings is None
 
 
 def test_al2023_gets_one_more_volume() -> None:
