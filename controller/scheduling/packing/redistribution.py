@@ -162,20 +162,24 @@ class Redistribution:
             nodes = nodes[self._random.integers(len(nodes), size=SAMPLE)]
         nodes = np.append(nodes, np.flatnonzero(~is_open)[:1])  # or a new node
         nodes = self._without_forbidden(class_index, nodes)
-        can_have = self.usable[nodes] & allowed
-        requested = self.used[nodes] + size
+        most = self.price[nodes].max(initial=0.0) + budget
+        node_types = np.flatnonzero(allowed & (problem.prices < most))
+        if not len(nodes) or not len(node_types):
+            return None
+        can_have = self.usable[np.ix_(nodes, node_types)]
+        capacity, requested = problem.capacity[node_types], self.used[nodes] + size
         for r in range(len(size)):
-            can_have &= problem.capacity[:, r] >= requested[:, r, None] - SLACK
+            can_have &= capacity[:, r] >= requested[:, r, None] - SLACK
         for limit in self._binding:
             consumed = problem.consumption[:, limit]
             freed = np.where(is_open[nodes], consumed[self.node_type[nodes]], 0.0)
-            can_have &= consumed - freed[:, None] <= self.headroom[limit] + SLACK
-        prices = np.where(can_have, problem.prices, np.inf)
+            can_have &= consumed[node_types] - freed[:, None] <= self.headroom[limit] + SLACK
+        prices = np.where(can_have, problem.prices[node_types], np.inf)
         increase = prices.min(axis=1) - self.price[nodes]
         best = int(increase.argmin())
         if increase[best] >= budget:
             return None
-        return int(nodes[best]), int(prices[best].argmin())
+        return int(nodes[best]), int(node_types[prices[best].argmin()])
 
     def _without_forbidden(self, class_index: int, nodes: Indices) -> Indices:
         """Return the nodes on which the rules about sharing a node allow one more pod."""
