@@ -27,15 +27,16 @@ def is_ours(value: KubernetesObject) -> bool:
     return (reference.group, reference.kind) == (EC2_NODE_CLASS.group, EC2_NODE_CLASS.name)
 
 
-def is_of_unsupported_kind(value: KubernetesObject) -> bool:
-    """Whether a NodePool refers to a kind other than EC2NodeClass in the group of EC2NodeClass.
+def has_unsupported_class(value: KubernetesObject) -> bool:
+    """Whether either the group or the kind of a NodePool's NodeClass reference is Joiner's.
 
-    No controller manages such a NodePool. Joiner only says so in its conditions.
+    The other is a mistake, and no controller manages such a NodePool: only this group has the kind
+    EC2NodeClass, and it has no other kind of NodeClass. Joiner only says so in its conditions.
     """
     if not isinstance(value, NodePool):
         return False
     reference = value.spec.template.spec.node_class_ref
-    return reference.group == EC2_NODE_CLASS.group and reference.kind != EC2_NODE_CLASS.name
+    return (reference.group == EC2_NODE_CLASS.group) != (reference.kind == EC2_NODE_CLASS.name)
 
 
 def has_our_class(node: Node) -> bool:

@@ -35,7 +35,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import VolumeAttachment
 from controller.apis.ownership import (
     has_our_class,
-    is_of_unsupported_kind,
+    has_unsupported_class,
     is_ours,
     node_pool_of,
 )
@@ -220,7 +220,7 @@ class Cluster:
     def observe(self, kind: Kind[T], value: T) -> None:
         """Store an object that the API server returned, unless a newer version is known."""
         key = key_of(value)
-        if not is_ours(value) and not is_of_unsupported_kind(value):
+        if not is_ours(value) and not has_unsupported_class(value):
             if key in self._objects[kind]:  # Joiner's object with this name was deleted
                 self._remove(kind, key)
             return

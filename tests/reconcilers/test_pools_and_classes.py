@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.ec2nodeclass import SelectorTerm
+from controller.apis.karpenter.ec2nodeclass import BlockDeviceMapping, SelectorTerm
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import (
     IMAGE_SNAPSHOT_USED,
@@ -83,10 +83,21 @@ async def test_a_pool_without_its_class_names_the_one_to_create(
     assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
 
 
-async def test_a_pool_with_an_unsupported_kind_of_class_is_not_ready(
-    world: World, readiness: Readiness
+@pytest.mark.parametrize(
+    ("group", "kind", "problem"),
+    [
+        ("karpenter.k8s.aws", "Foo", 'kind "Foo" is not supported, only EC2NodeClass is'),
+        (
+            "karpenter.k8s.asw",
+            "EC2NodeClass",
+            'group "karpenter.k8s.asw" is not supported, only karpenter.k8s.aws is',
+        ),
+    ],
+)
+async def test_a_pool_with_an_unsupported_class_is_not_ready(
+    world: World, readiness: Readiness, group: str, kind: str, problem: str
 ) -> None:
-    reference = {"group": "karpenter.k8s.aws", "kind": "Foo", "name": "default"}
+    reference = {"group": group, "kind": kind, "name": "default"}
     world.seed(make_nodeclass(), changed(fresh_pool(), spec=with_class(reference)))
 
     await readiness.reconcile("default")
@@ -96,8 +107,7 @@ async def test_a_pool_with_an_unsupported_kind_of_class_is_not_ready(
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "NodeClassNotFound")
     assert condition.message == (
-        'nodeClassRef.kind "Foo" is not supported, only EC2NodeClass is. The field cannot '
-        "change: delete the NodePool and create it again"
+        f"nodeClassRef.{problem}. The field cannot change: delete the NodePool and create it again"
     )
     ready = conditions.find(known, "Ready")
     assert ready is not None
@@ -319,6 +329,33 @@ async def test_a_pool_reports_a_snapshot_that_new_nodes_ignore_and_stays_ready(
         assert condition is not None
         assert (condition.status, condition.reason) == ("False", reason)
         assert said in condition.message
+
+
+@pytest.mark.parametrize(
+    ("family", "letters", "is_used"),
+    [
+        ("AL2023", "fghijklmnop", False),
+        ("AL2023", "fghijklmno", True),
+        ("Bottlerocket", "fghijklmnop", True),
+    ],
+)
+async def test_a_pool_reports_that_no_device_name_is_free_for_the_snapshot(
+    world: World, readiness: Readiness, family: str, letters: str, is_used: bool
+) -> None:
+    devices = [BlockDeviceMapping(device_name=f"/dev/sd{letter}") for letter in letters]
+    template = {"metadata": {"annotations": {labels.IMAGE_SNAPSHOT: SNAPSHOT}}}
+    world.seed(
+        make_nodeclass(ami_family=family, block_device_mappings=devices),
+        changed(fresh_pool(), spec={"template": template}),
+    )
+
+    await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, IMAGE_SNAPSHOT_USED)
+    assert (condition is None) == is_used
+    if condition is not None:
+        assert condition.reason == "NoFreeDevice"
+        assert 'EC2NodeClass "default"' in condition.message
 
 
 async def test_a_corrected_snapshot_is_no_longer_reported(

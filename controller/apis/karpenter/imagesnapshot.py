@@ -8,17 +8,26 @@ The value is the snapshot's ID. Settings of the volume may follow, with their na
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
 from controller.apis import labels
-from controller.apis.karpenter.ec2nodeclass import BlockDevice
+from controller.apis.karpenter.ec2nodeclass import BlockDevice, BlockDeviceMapping
 from controller.apis.kubernetes.meta import Wire
 
 SNAPSHOT_FAMILIES = ("AL2023", "Bottlerocket")
 """The AMI families whose nodes can use a snapshot with container images."""
+
+_LETTERS = "ponmlkjihgf"
+"""Last letters of the device names that AWS recommends for data volumes.
+
+AMIs and users assign names from the start of the alphabet.
+"""
+
+_DEVICE = re.compile(r"/dev/(?:sd|xvd)(?P<letters>[a-z]+)")
+"""A device name. On Xen instances, /dev/sdf and /dev/xvdf are the same device."""
 
 _ID = re.compile(r"snap-[0-9a-f]{8,17}")
 
@@ -37,6 +46,12 @@ class _Settings(Wire, forbid_unknown_fields=True):
     volume_initialization_rate: Annotated[int, msgspec.Meta(ge=100, le=300)] | None = None
     volume_size: Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*(Gi|G|Ti|T)$")] | None = None
     volume_type: Literal["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"] | None = None
+
+
+def free_device(mappings: Iterable[BlockDeviceMapping]) -> str:
+    """Return the device name of the volume that AL2023 nodes get; empty if all names are used."""
+    used = {found["letters"] for m in mappings if (found := _DEVICE.match(m.device_name or ""))}
+    return next((f"/dev/xvd{letter}" for letter in _LETTERS if letter not in used), "")
 
 
 def image_snapshot(annotations: Mapping[str, str]) -> BlockDevice | None:

@@ -8,27 +8,17 @@ volume.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from controller.apis.karpenter.ec2nodeclass import BlockDevice, BlockDeviceMapping, EC2NodeClass
-from controller.apis.karpenter.imagesnapshot import ImageSnapshotError, image_snapshot
+from controller.apis.karpenter.imagesnapshot import ImageSnapshotError, free_device, image_snapshot
 from controller.aws.bootstrap.families import AL2023, BOTTLEROCKET, family_of
 
 _ADDED = BlockDevice(volume_type="gp3", encrypted=True, delete_on_termination=True)
 """The defaults of the volume that AL2023 nodes get."""
-
-_LETTERS = "ponmlkjihgf"
-"""Last letters of the device names that AWS recommends for data volumes.
-
-AMIs and users assign names from the start of the alphabet.
-"""
-
-_DEVICE = re.compile(r"/dev/(?:sd|xvd)(?P<letters>[a-z]+)")
-"""A device name. On Xen instances, /dev/sdf and /dev/xvdf are the same device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +36,8 @@ class WithImages:
 def with_images(node_class: EC2NodeClass, annotations: Mapping[str, str]) -> WithImages:
     """Return the EC2NodeClass with the volume that the annotations of a NodeClaim ask for.
 
-    An invalid annotation is ignored, as is one that the AMI family does not support. The NodePool's
-    condition `joiner.dev/ImageSnapshotUsed` reports both.
+    The annotation is ignored if it is invalid, if the AMI family does not support it, or if no
+    device name is free. The NodePool's condition `joiner.dev/ImageSnapshotUsed` reports this.
     """
     try:
         snapshot = image_snapshot(annotations)
@@ -59,7 +49,7 @@ def with_images(node_class: EC2NodeClass, annotations: Mapping[str, str]) -> Wit
     mappings = node_class.spec.block_device_mappings or family.block_devices
     if family is BOTTLEROCKET:
         volume = _data_volume(node_class, snapshot)
-    elif family is AL2023 and (device := _free_device(mappings)):
+    elif family is AL2023 and (device := free_device(mappings)):
         volume = BlockDeviceMapping(device_name=device, ebs=_with_settings(_ADDED, snapshot))
     else:
         return WithImages(node_class)
@@ -123,12 +113,6 @@ def _data_volume(node_class: EC2NodeClass, snapshot: BlockDevice) -> BlockDevice
 
 def _mapping_of(device: str, mappings: Iterable[BlockDeviceMapping]) -> BlockDeviceMapping | None:
     return next((m for m in mappings if m.device_name == device), None)
-
-
-def _free_device(mappings: Iterable[BlockDeviceMapping]) -> str:
-    """Return a device name that no mapping uses; empty if all are used."""
-    used = {found["letters"] for m in mappings if (found := _DEVICE.match(m.device_name or ""))}
-    return next((f"/dev/xvd{letter}" for letter in _LETTERS if letter not in used), "")
 
 
 def _with_settings(volume: BlockDevice, stated: BlockDevice) -> BlockDevice:

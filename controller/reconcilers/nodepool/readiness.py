@@ -15,6 +15,7 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.imagesnapshot import (
     SNAPSHOT_FAMILIES,
     ImageSnapshotError,
+    free_device,
     image_snapshot,
 )
 from controller.apis.karpenter.nodeclasscauses import causes
@@ -23,13 +24,14 @@ from controller.apis.karpenter.nodepool import (
     IN_SERVICE,
     NODE_REGISTRATION_HEALTHY,
     SOLE_OWNER,
+    NodeClassReference,
     NodePool,
 )
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_POOL
 from controller.apis.kubernetes import conditions, quantities
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
-from controller.apis.ownership import is_of_unsupported_kind
+from controller.apis.ownership import has_unsupported_class
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.budgets import budget_faults
@@ -118,7 +120,7 @@ class Readiness(PortUser):
 
     def _node_class(self, pool: NodePool) -> EC2NodeClass | None:
         """Return the pool's class; None if it does not exist, or is of an unsupported kind."""
-        if is_of_unsupported_kind(pool):
+        if has_unsupported_class(pool):
             return None
         return self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
 
@@ -268,12 +270,8 @@ def _with_outcome(
 
 def _class_readiness(pool: NodePool, node_class: EC2NodeClass | None) -> _Outcome:
     reference = pool.spec.template.spec.node_class_ref
-    if is_of_unsupported_kind(pool):
-        message = (
-            f'nodeClassRef.kind "{reference.kind}" is not supported, only EC2NodeClass is. The '
-            "field cannot change: delete the NodePool and create it again"
-        )
-        return "False", "NodeClassNotFound", message
+    if has_unsupported_class(pool):
+        return "False", "NodeClassNotFound", _fault_in_reference(reference)
     named = f'EC2NodeClass "{reference.name}"'
     if node_class is None:
         message = f"{named} does not exist: create it, or change nodeClassRef"
@@ -286,6 +284,17 @@ def _class_readiness(pool: NodePool, node_class: EC2NodeClass | None) -> _Outcom
     if not ready.is_true:
         return ready.status, ready.reason, f"{named} is not ready: {causes(node_class)}"
     return TRUE
+
+
+def _fault_in_reference(reference: NodeClassReference) -> str:
+    """Return which part of a reference is wrong, and what to do."""
+    part, value, right = "kind", reference.kind, EC2_NODE_CLASS.name
+    if reference.group != EC2_NODE_CLASS.group:
+        part, value, right = "group", reference.group, EC2_NODE_CLASS.group
+    return (
+        f'nodeClassRef.{part} "{value}" is not supported, only {right} is. The field cannot '
+        "change: delete the NodePool and create it again"
+    )
 
 
 def _several_owners(pool: NodePool) -> _Outcome | None:
@@ -321,15 +330,23 @@ def _ignored_snapshot(pool: NodePool, node_class: EC2NodeClass | None) -> _Outco
         return "False", "ImageSnapshotInvalid", message
     if snapshot is None or node_class is None:
         return None
-    family = node_class.spec.resolved_ami_family
-    if family in SNAPSHOT_FAMILIES:
-        return None
-    message = (
-        f"{ignored} AMI family {family} does not support annotation {labels.IMAGE_SNAPSHOT} of "
-        f"spec.template, only {' and '.join(SNAPSHOT_FAMILIES)} do. Remove the annotation, or "
-        "refer to an EC2NodeClass of one of these families"
-    )
-    return "False", "ImageSnapshotUnsupported", message
+    spec = node_class.spec
+    family = spec.resolved_ami_family
+    if family not in SNAPSHOT_FAMILIES:
+        message = (
+            f"{ignored} AMI family {family} does not support annotation {labels.IMAGE_SNAPSHOT} of "
+            f"spec.template, only {' and '.join(SNAPSHOT_FAMILIES)} do. Remove the annotation, or "
+            "refer to an EC2NodeClass of one of these families"
+        )
+        return "False", "ImageSnapshotUnsupported", message
+    if family == "AL2023" and not free_device(spec.block_device_mappings or ()):
+        message = (
+            f'{ignored} spec.blockDeviceMappings of EC2NodeClass "{node_class.metadata.name}" use '
+            "all device names from /dev/xvdf to /dev/xvdp (or /dev/sdf to /dev/sdp), so none is "
+            "left for the volume. Remove or rename one of the devices"
+        )
+        return "False", "NoFreeDevice", message
+    return None
 
 
 def _node_inputs(node_class: EC2NodeClass | None) -> object:
