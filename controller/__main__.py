@@ -108,6 +108,8 @@ def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         "  node  Print why a node is not disrupted, and what would change that.\n\n"
         "The options of each: joiner explain pod --help, joiner explain node --help."
     )
+    if argv and not asked_for_help:
+        print(f"cannot explain {argv[0]!r}: say pod or node\n", file=sys.stderr)
     print(usage, file=sys.stdout if asked_for_help else sys.stderr)
     return 0 if asked_for_help else 2
 

@@ -202,7 +202,8 @@ def translated(operation: str = "") -> Iterator[None]:
     except (NoCredentialsError, PartialCredentialsError) as exc:
         raise UnreachableError(
             f"{operation}: {exc}; give the controller's service account an EKS Pod Identity "
-            "association or an eks.amazonaws.com/role-arn annotation",
+            "association or an eks.amazonaws.com/role-arn annotation; for a command on your "
+            "machine, set AWS_PROFILE or run `aws sso login`",
             reason=NO_CREDENTIALS,
         ) from exc
     except ParamValidationError as exc:

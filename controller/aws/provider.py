@@ -538,8 +538,7 @@ class AWSCloudProvider:
         for prices, problem in self.pricing.problems.items():
             if self._changes.has_changed(f"prices, {prices}", problem):
                 log.warning(
-                    "failed to update prices; keeping the last known ones: the condition "
-                    "PricesCurrent of each EC2NodeClass says what to do",
+                    "failed to update prices; keeping the last known ones",
                     extra={prices: problem},
                 )
 

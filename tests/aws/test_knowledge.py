@@ -190,6 +190,15 @@ async def test_the_last_known_price_is_kept_and_none_is_invented() -> None:
     )
 
 
+async def test_prices_that_a_stopping_process_does_not_read_are_no_problem() -> None:
+    stopping = CloudProviderError("stopping", reason="Stopping")
+    pricing = Pricing(Scripted(get_products=stopping, describe_spot_price_history=stopping))
+
+    assert not await pricing.refresh()
+
+    assert pricing.problems == {}
+
+
 async def test_without_the_pricing_api_the_shipped_prices_are_used_with_their_date() -> None:
     refused = CloudProviderError("could not connect to the endpoint")
     pricing = Pricing(Scripted(get_products=refused, describe_spot_price_history=refused))

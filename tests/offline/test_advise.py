@@ -368,3 +368,18 @@ def test_an_invalid_world_is_refused_with_the_location(
 
     assert main(["advise", "--world", str(path)], {}) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_virtual_pods_of_buffers_are_not_counted_as_pending(ask: Ask) -> None:
+    buffered = world(("a", "small", pods("web", 1)))
+    buffered["podTemplates"] = [
+        {"metadata": {"name": "web", "namespace": "default"}, "template": {"spec": {}}}
+    ]
+    buffered["capacityBuffers"] = [
+        {
+            "metadata": {"name": "spare", "namespace": "default"},
+            "spec": {"podTemplateRef": {"name": "web"}, "replicas": 2},
+        }
+    ]
+
+    assert ask(buffered)["pendingPods"] == 0

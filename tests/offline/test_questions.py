@@ -367,6 +367,8 @@ def test_without_a_terminal_no_column_is_cut(
 def test_explain_requires_a_pod_or_a_node(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"], {}) == 2
     assert "joiner explain pod POD" in capsys.readouterr().err
+    assert main(["explain", "deployment", "web"], {}) == 2
+    assert "cannot explain 'deployment': say pod or node" in capsys.readouterr().err
     assert main(["explain", "--help"], {}) == 0
 
 

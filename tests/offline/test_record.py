@@ -15,7 +15,7 @@ from controller.apis import kinds, labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.nodes import Node
-from controller.apiserver.errors import ForbiddenError, NotFoundError
+from controller.apiserver.errors import ApiError, ForbiddenError, NotFoundError
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
@@ -244,6 +244,15 @@ async def test_recording_fails_without_permission_to_list_pods() -> None:
     api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.POD)
 
     with pytest.raises(CommandError, match="cannot list pods"):
+        await record_cluster(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
+
+
+async def test_recording_with_refused_credentials_says_what_to_do() -> None:
+    original = world(("a", "small", []))
+    api = cluster(original)
+    api.refuse("list", ApiError("Unauthorized", status=401), kind=kinds.POD)
+
+    with pytest.raises(CommandError, match="log in again"):
         await record_cluster(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
 
 

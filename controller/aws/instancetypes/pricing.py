@@ -114,6 +114,8 @@ class Pricing:
                 try:
                     complete &= await read()
                 except CloudProviderError as exc:
+                    if exc.reason == "Stopping":
+                        return False
                     problems[kind] = str(exc)
                 else:
                     self._read_at[kind] = datetime.now(UTC)

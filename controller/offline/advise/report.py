@@ -20,6 +20,7 @@ from controller.disruption.advice.forecast import Forecast
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.advise import manifests
 from controller.offline.reporter import Table
+from controller.state.buffers import buffer_of
 from controller.state.pods import is_reschedulable
 
 TODAY = "today"
@@ -179,14 +180,14 @@ def _notes_on_obstacles(result: AdviceResult, shown: int) -> Iterable[str]:
 
 
 def _notes_on_nodes(result: AdviceResult) -> Iterable[str]:
-    staying, pending = result.advice.steady.staying, result.now.pending
+    staying, pending = result.advice.steady.staying, _pending_pods(result.now)
     if staying:
         yield (
             f"{with_count(len(staying), 'node')} cannot be replaced now: their pods may not be "
             "evicted, or no NodePool has a node for them (-o wide lists the nodes)."
         )
     if pending:
-        yield f"{with_count(len(pending), 'pending pod')} not counted in any of the costs."
+        yield f"{with_count(pending, 'pending pod')} not counted in any of the costs."
     if missing := _without_price(result.now):
         yield (
             f"{with_count(missing, 'node')} without a known price not counted in any of the costs."
@@ -196,6 +197,11 @@ def _notes_on_nodes(result: AdviceResult) -> Iterable[str]:
             "Joiner's controller needs a node outside Joiner, or Fargate: --keep LABEL=VALUE "
             "leaves the nodes of a node group as they are."
         )
+
+
+def _pending_pods(problem: DisruptionProblem) -> int:
+    """Return the number of pending pods, without the virtual pods of CapacityBuffers."""
+    return sum(not buffer_of(pod) for pod in problem.pending)
 
 
 def _without_price(problem: DisruptionProblem) -> int:
@@ -243,7 +249,7 @@ def advice_content(result: AdviceResult) -> dict[str, Any]:
         "staying": dict(sorted(advice.steady.staying.items())),
         "nodePoolDiff": diff_of(result),
         "notMeasured": advice.untested,
-        "pendingPods": len(result.now.pending),
+        "pendingPods": _pending_pods(result.now),
         "nodesWithoutPrice": _without_price(result.now),
     }
 

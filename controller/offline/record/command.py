@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -251,7 +252,7 @@ async def record_cluster(
             objects = await api.list(kind)
         except ApiError as error:
             if key in ESSENTIAL and not isinstance(error, NotFoundError):
-                raise CommandError(f"cannot list {kind.plural}: {error}") from error
+                raise CommandError(f"cannot list {kind.plural}: {error}{_advice(error)}") from error
             report(f"cannot list {kind.plural}; the world will have none: {error}")
             continue
         rows = [_without_secrets(to_wire(stored)) for stored in objects]
@@ -263,6 +264,16 @@ async def record_cluster(
     world["settings"] = settings_of(options)
     world["instanceTypes"] = await instance_types_of(api, source, report)
     return world
+
+
+def _advice(error: ApiError) -> str:
+    """Return what to do about an error, to append to it; empty if its text says enough."""
+    if error.status != HTTPStatus.UNAUTHORIZED:
+        return ""
+    return (
+        "; the API server does not accept the credentials of the kubeconfig: log in again, or "
+        "select another user or context"
+    )
 
 
 def _leave_out_ignored(world: dict[str, Any], report: Report) -> None:
