@@ -21,6 +21,7 @@ from controller.offline.reporter import Table
 from controller.options import SETTINGS, nearest
 
 STDIN = Path("-")
+EARLIEST_YEAR, LATEST_YEAR = 1970, 2999
 
 WORLD_HELP = "a recorded world: a file that `joiner record` wrote (docs/reference/formats.md)"
 
@@ -150,6 +151,11 @@ def moment(text: str) -> datetime:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time such as 2026-11-22T08:00:00Z"
         ) from None
+    if not EARLIEST_YEAR <= moment.year <= LATEST_YEAR:
+        # Near the first and the last year of `datetime`, sums of times overflow.
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time from {EARLIEST_YEAR} to {LATEST_YEAR}"
+        )
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

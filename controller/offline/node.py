@@ -76,7 +76,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     last_tried = {"at": last.at.isoformat(), "message": last.message} if last else None
     if not write_data(chosen.output, {**as_wire(explanation), "lastTried": last_tried}):
         write_tables(
-            [_table(explanation)],
+            [_table(explanation)] if explanation.pods else [],
             before=_summary(explanation, last),
             after="\n".join(f"To disrupt this node: {each}" for each in explanation.changes),
         )

@@ -355,6 +355,7 @@ def test_the_default_output_is_a_table(file: Path, capsys: pytest.CaptureFixture
     [
         (["{missing}"], "No such file"),
         (["{file}", "--now", "yesterday"], "is not a time"),
+        (["{file}", "--now", "9999-12-31"], "is not a time from 1970 to 2999"),
         (["{file}", "--time-limit", "-1"], "'-1' is not a number of seconds"),
         (["{file}", "--time-limit", "nan"], "'nan' is not a number of seconds"),
     ],

@@ -109,6 +109,8 @@ def test_a_node_that_would_be_disrupted_is_explained(
 
     assert answer["goes"]
     assert answer["changes"] == []
+    assert main(["explain", "node", "idle", "--world", str(path)], {}) == 0
+    assert "Pods on this node" not in capsys.readouterr().out
 
 
 def test_the_budget_that_keeps_an_empty_node_is_named(
