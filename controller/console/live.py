@@ -44,6 +44,9 @@ TYPE_INPUTS = (NODE_POOL, EC2_NODE_CLASS)
 Connect = Callable[[], AbstractAsyncContextManager[tuple[ApiServer, Options]]]
 """Connects to a cluster; also yields the settings of its controller."""
 
+_NO_ANSWER = ""
+"""The key of the error that the API server does not answer; other errors have a plural as key."""
+
 log = logging.getLogger(__name__)
 
 
@@ -80,6 +83,11 @@ class LiveCluster:
     def error(self) -> str:
         """Why the cluster cannot be read now; empty if it can."""
         return "; ".join(self._refused.values())
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the API server answered the last request of the probe."""
+        return _NO_ANSWER not in self._refused
 
     async def run(self) -> None:
         """Follow the cluster until cancelled.
@@ -179,12 +187,12 @@ class LiveCluster:
             try:
                 await api.get(kinds.NAMESPACE, "kube-system")
             except UnavailableError as error:
-                self._refused[""] = f"the API server does not answer: {error}"
+                self._refused[_NO_ANSWER] = f"the API server does not answer: {error}"
                 self.changed.set()
                 continue
             except ApiError:
                 pass  # an error of another kind is a response, too
-            if self._refused.pop("", None):
+            if self._refused.pop(_NO_ANSWER, None):
                 self.changed.set()
 
 

@@ -60,6 +60,10 @@ class Cluster(Protocol):
         """Why the cluster cannot be read now; empty if it can."""
 
     @property
+    def is_answering(self) -> bool:
+        """Whether what was read is up to date: False while the API server does not answer."""
+
+    @property
     def changed(self) -> asyncio.Event:
         """An event that every change of the cluster sets; the reader clears it."""
 
@@ -77,6 +81,7 @@ class RecordedCluster:
     """A recorded world in a file, which never changes."""
 
     error = ""
+    is_answering = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -182,10 +187,14 @@ class Study:
         self._solver.solver.stop()
 
     async def read(self) -> None:
-        """Read the cluster once, and put it or the error into the feed."""
+        """Read the cluster once, and put it or the error into the feed.
+
+        While the API server does not answer, the feed keeps the cluster as it was, with its time.
+        """
         make = self._cluster.freeze()
         self._feed.error = self._cluster.error
-        if make is not None:
+        is_known = self._feed.page is not None
+        if make is not None and (self._cluster.is_answering or not is_known):
             try:
                 self._problem, self._feed.page = await asyncio.to_thread(self._content, make)
                 self._is_read.set()

@@ -18,7 +18,7 @@ from bench.apifront import kubeconfig
 from controller.__main__ import main
 from controller.console.feed import Feed
 from controller.console.questions import Question, UnanswerableError
-from controller.console.study import Source, studied
+from controller.console.study import RecordedCluster, Source, Study, studied
 from controller.console.web.server import application, serving
 from controller.offline.commandline import moment
 from testbed.environment import CHECKOUT
@@ -235,6 +235,31 @@ async def test_the_cost_history_has_no_point_before_prices_are_known(
             await feed.wait_for_change()
 
     assert len(feed.history) == is_priced
+
+
+class Outage(RecordedCluster):
+    """A recorded cluster whose API server answers until a test says otherwise."""
+
+    def go_down(self) -> None:
+        self.error, self.is_answering = "the API server does not answer", False
+
+
+async def test_the_page_keeps_its_time_while_the_api_server_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path / "world.json", nodes=2)
+    outage, feed = Outage(tmp_path / "world.json"), Feed()
+    monkeypatch.setattr(Study, "_cluster_of", lambda self, source: outage)
+    study = Study(Source(world=tmp_path / "world.json"), feed)
+    await study.read()
+    before = feed.page
+
+    outage.go_down()
+    await study.read()
+
+    assert before is not None
+    assert feed.page is before
+    assert feed.error == "the API server does not answer"
 
 
 async def test_the_page_reports_a_world_that_cannot_be_read(tmp_path: Path) -> None:
