@@ -159,6 +159,25 @@ def test_explain_names_what_prevents_scheduling(
     assert "too small for cpu" in printed
 
 
+def test_explain_names_the_nodepools_that_are_not_ready(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = node_pool("broken")
+    pool["status"] = {
+        "conditions": [
+            {"type": "NodeClassReady", "status": "False", "message": "create the EC2NodeClass"},
+            {"type": "Ready", "status": "False", "message": "NodeClassReady=False"},
+        ]
+    }
+    path = tmp_path / "world.json"
+    pod = worlds.pod("web", cpu=500, memory=512)
+    path.write_text(json.dumps({**world_with(pod), "nodePools": [pool]}))
+
+    assert main(["explain", "pod", "web", "--world", str(path)], {}) == 0
+
+    assert "NodePool broken is not ready: create the EC2NodeClass" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -74,6 +74,11 @@ class Unplaced:
             self._messages[alike] = self._message(spec, causes)
         return self._messages[alike]
 
+    def unready(self, spec: PodSpec) -> list[str]:
+        """Return why NodePools are not ready, first those that could hold the pod."""
+        first = [lack for pool, lack in self._unready if _could_hold(pool, spec)]
+        return list(dict.fromkeys((*first, *(lack for _, lack in self._unready))))
+
     def is_infeasible(self, spec: PodSpec, causes: tuple[str, ...]) -> bool:
         """Whether the pod stays unschedulable until a user changes the pod or a NodePool.
 
