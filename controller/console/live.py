@@ -97,7 +97,17 @@ class LiveCluster:
             CommandError: a file that a setting names cannot be read.
 
         """
+        while True:
+            try:
+                await self._follow_all()
+            except UnavailableError as error:
+                # The settings of the controller are not known yet: others could show other costs.
+                self._report_no_answer(error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _follow_all(self) -> None:
         async with self._connect() as (api, options):
+            self._refused.pop(_NO_ANSWER, None)
             self._settings = settings_of(options)
             self._mirror = Mirror((*kinds_of(options), EC2_NODE_CLASS, DISRUPTION))
             async with asyncio.TaskGroup() as tasks:
@@ -151,6 +161,10 @@ class LiveCluster:
         elif kind in self._mirror.awaited and not isinstance(error, NotFoundError):
             self._say(text)
 
+    def _report_no_answer(self, error: UnavailableError) -> None:
+        self._refused[_NO_ANSWER] = f"the API server does not answer: {error}"
+        self.changed.set()
+
     def _changes(self, kind: Kind[Any]) -> None:
         if not self._mirror.awaited:
             self._listed.set()
@@ -187,8 +201,7 @@ class LiveCluster:
             try:
                 await api.get(kinds.NAMESPACE, "kube-system")
             except UnavailableError as error:
-                self._refused[_NO_ANSWER] = f"the API server does not answer: {error}"
-                self.changed.set()
+                self._report_no_answer(error)
                 continue
             except ApiError:
                 pass  # an error of another kind is a response, too

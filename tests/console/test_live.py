@@ -20,11 +20,12 @@ from controller.apis.kubernetes.pods import Pod, PodSpec
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import ApiServer
-from controller.console import content
+from controller.console import content, live
 from controller.console.feed import Feed
 from controller.console.live import TYPES_SECONDS, LiveCluster
 from controller.console.study import Source, studied
 from controller.offline.disrupt import problem_of
+from controller.offline.record.deployed import CONTROLLER_DEPLOYMENT
 from controller.offline.world import World
 from controller.options import FeatureGates, Options
 from tests.disruption.clusters import constrained
@@ -60,6 +61,7 @@ class Following:
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[tuple[ApiServer, Options]]:
+        await self._api.list(CONTROLLER_DEPLOYMENT)
         yield self._api, self._options
 
     async def until(self, holds: Callable[[World], bool]) -> World:
@@ -157,6 +159,25 @@ async def test_nodes_of_a_node_group_have_a_price_beside_nodepools() -> None:
     (node,) = content.cluster(problem_of(read, now=NOW, with_eviction_cost=True))["nodes"]
     assert (node["pool"], node["capacityType"]) == ("node group system", "spot")
     assert node["price"] == 0.04
+
+
+async def test_a_cluster_that_does_not_answer_at_the_start_is_read_when_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "RETRY_SECONDS", 0)
+    made = constrained(10, 3)
+    api = cluster(made)
+    api.refuse("list", UnavailableError("refused"), kind=CONTROLLER_DEPLOYMENT)
+    following = Following(api, made, OPTIONS)
+    running = asyncio.create_task(following.cluster.run())
+    try:
+        await following.cluster.changed.wait()
+        assert following.cluster.error == "the API server does not answer: refused"
+
+        await following.until(has_types)
+        assert following.cluster.error == ""
+    finally:
+        running.cancel()
 
 
 async def test_an_object_that_the_controller_ignores_does_not_hide_the_cluster() -> None:

@@ -40,7 +40,7 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Requirement
 from controller.apis.ownership import is_ours
 from controller.apis.wording import with_count
-from controller.apiserver.errors import ApiError, NotFoundError
+from controller.apiserver.errors import ApiError, NotFoundError, UnavailableError
 from controller.apiserver.port import ApiServer
 from controller.apiserver.readonly import ReadOnlyApiServer
 from controller.aws.provider import AWSCloudProvider
@@ -180,6 +180,8 @@ def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
         return asyncio.run(_live(argv, environ))
     except (OptionsError, access.AccessError) as error:
         raise CommandError(str(error)) from error
+    except UnavailableError as error:
+        raise CommandError(f"cannot read the cluster: {error}") from error
 
 
 def access_of(environ: Mapping[str, str]) -> access.Access:
@@ -207,6 +209,7 @@ async def connected(
 
     Raises:
         AccessError: there is no kubeconfig, or it cannot be used.
+        UnavailableError: the API server does not answer.
         OptionsError: a flag is unknown, or a value is not allowed.
 
     """

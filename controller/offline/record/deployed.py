@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes.meta import ObjectMeta, Wire
-from controller.apiserver.errors import ApiError
+from controller.apiserver.errors import ApiError, UnavailableError
 from controller.apiserver.port import ApiServer
 from controller.options import SETTINGS, Options
 
@@ -74,6 +74,7 @@ async def controller_options(
     `environ`, and `report` is called with a warning.
 
     Raises:
+        UnavailableError: the API server does not answer.
         OptionsError: a flag is unknown, or a value is not allowed.
 
     """
@@ -96,6 +97,8 @@ async def _container(api: ApiServer, report: Callable[[str], None]) -> Controlle
     instead = "settings are read from this shell's environment"
     try:
         deployments = await api.list(CONTROLLER_DEPLOYMENT, label_selector=SELECTOR)
+    except UnavailableError:
+        raise
     except ApiError as error:
         report(f"the controller's Deployment cannot be read, {instead}: {error}")
         return None
