@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from controller.apis import kinds
 from controller.apis.karpenter.disruption import Disruption
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
@@ -26,6 +25,7 @@ from controller.offline.record.command import (
     kinds_of,
     settings_of,
 )
+from controller.offline.record.deployed import ControllerContainer, controller_container
 from controller.offline.world import Objects, World, compose, effective, types_by_pool
 from controller.options import Options
 
@@ -48,6 +48,10 @@ _NO_ANSWER = ""
 """The key of the error that the API server does not answer; other errors have a plural as key."""
 
 log = logging.getLogger(__name__)
+
+
+class _SettingsChangedError(Exception):
+    """The settings of the controller have changed, so that the cluster must be read again."""
 
 
 class LiveCluster:
@@ -106,15 +110,20 @@ class LiveCluster:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow_all(self) -> None:
+        """Follow the cluster until cancelled, or until the controller's settings change."""
         async with self._connect() as (api, options):
             self._refused.pop(_NO_ANSWER, None)
             self._settings = settings_of(options)
             self._mirror = Mirror((*kinds_of(options), EC2_NODE_CLASS, DISRUPTION))
-            async with asyncio.TaskGroup() as tasks:
-                for kind in self._mirror.kinds:
-                    tasks.create_task(self._follow(api, kind))
-                tasks.create_task(self._follow_instance_types(api, options))
-                tasks.create_task(self._probe(api))
+            self._listed.clear()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for kind in self._mirror.kinds:
+                        tasks.create_task(self._follow(api, kind))
+                    tasks.create_task(self._follow_instance_types(api, options))
+                    tasks.create_task(self._probe(api))
+            except* _SettingsChangedError:
+                self._say("the settings of the controller have changed; reading the cluster again")
 
     def freeze(self) -> Callable[[], tuple[World, Sequence[Disruption]]] | None:
         """Return a function that another thread may call; None before the cluster is read.
@@ -195,18 +204,25 @@ class LiveCluster:
         )
 
     async def _probe(self, api: ApiServer) -> None:
-        """Check periodically that the API server responds, which a silent watch does not show."""
+        """Check periodically that the API server responds, which a silent watch does not show.
+
+        Raises:
+            _SettingsChangedError: the settings of the controller have changed.
+
+        """
+        known: ControllerContainer | None = None
         while True:
-            await asyncio.sleep(PROBE_SECONDS)
             try:
-                await api.get(kinds.NAMESPACE, "kube-system")
+                found = await controller_container(api, log.debug)
             except UnavailableError as error:
                 self._report_no_answer(error)
-                continue
-            except ApiError:
-                pass  # an error of another kind is a response, too
-            if self._refused.pop(_NO_ANSWER, None):
-                self.changed.set()
+            else:
+                if self._refused.pop(_NO_ANSWER, None):
+                    self.changed.set()
+                if known is not None and found is not None and found != known:
+                    raise _SettingsChangedError
+                known = found or known
+            await asyncio.sleep(PROBE_SECONDS)
 
 
 async def _refusal(api: ApiServer, kind: Kind[Any]) -> ApiError | None:

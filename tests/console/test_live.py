@@ -30,6 +30,7 @@ from controller.offline.world import World
 from controller.options import FeatureGates, Options
 from tests.disruption.clusters import constrained
 from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, world
+from tests.offline.test_deployed import deployment
 from tests.offline.test_record import InstanceTypeSource, cluster
 
 OPTIONS = Options(cluster_name="joiner")
@@ -51,7 +52,7 @@ class Following:
 
     def __init__(self, api: FakeApiServer, sold: dict[str, Any], options: Options) -> None:
         self.market, self.now, self.said, self._api = Market(sold), 0.0, list[str](), api
-        self._options = options
+        self.options = options
         self.cluster = LiveCluster(
             self._connect,
             lambda options, say: self.market,
@@ -62,7 +63,7 @@ class Following:
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[tuple[ApiServer, Options]]:
         await self._api.list(CONTROLLER_DEPLOYMENT)
-        yield self._api, self._options
+        yield self._api, self.options
 
     async def until(self, holds: Callable[[World], bool]) -> World:
         """Return the world as soon as it is as wanted."""
@@ -178,6 +179,25 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_read_when_it_does(
         assert following.cluster.error == ""
     finally:
         running.cancel()
+
+
+async def test_changed_settings_of_the_controller_are_used_without_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "PROBE_SECONDS", 0)
+    made = constrained(10, 3)
+    api = cluster(made)
+    api.store_json(CONTROLLER_DEPLOYMENT, deployment(env=[{"name": "A", "value": "1"}]))
+    async with followed(api, made) as following:
+        await following.until(has_types)
+        following.options = replace(OPTIONS, disruption_eviction_price=7.0)
+        api.store_json(CONTROLLER_DEPLOYMENT, deployment(env=[{"name": "A", "value": "2"}]))
+
+        price = "DISRUPTION_EVICTION_PRICE"
+        read = await following.until(lambda world: price in world.settings)
+
+        assert read.settings[price] == "7.0"
+        assert len(read.snapshot.nodes) == len(made["nodes"])
 
 
 async def test_an_object_that_the_controller_ignores_does_not_hide_the_cluster() -> None:

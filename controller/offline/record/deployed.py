@@ -78,7 +78,7 @@ async def controller_options(
         OptionsError: a flag is unknown, or a value is not allowed.
 
     """
-    container = await _container(api, report)
+    container = await controller_container(api, report)
     if container is None:
         return Options.parse(argv, {"CLUSTER_NAME": PLACEHOLDER, **environ})
     settings = {setting.variable for setting in SETTINGS}
@@ -93,7 +93,17 @@ async def controller_options(
     return Options.parse([*container.args, *argv], {"CLUSTER_NAME": PLACEHOLDER, **variables})
 
 
-async def _container(api: ApiServer, report: Callable[[str], None]) -> ControllerContainer | None:
+async def controller_container(
+    api: ApiServer, report: Callable[[str], None]
+) -> ControllerContainer | None:
+    """Return the container of the controller; None if it is missing, ambiguous or not readable.
+
+    `report` is called with the name of its Deployment, or with a warning.
+
+    Raises:
+        UnavailableError: the API server does not answer.
+
+    """
     instead = "settings are read from this shell's environment"
     try:
         deployments = await api.list(CONTROLLER_DEPLOYMENT, label_selector=SELECTOR)
