@@ -74,6 +74,12 @@ def test_strict_min_values_record_no_relaxation() -> None:
     assert labels.MIN_VALUES_RELAXED not in without.new_nodes[0].annotations
 
 
+def test_min_values_of_a_solve_without_pods() -> None:
+    results = schedule_on(floors(2), [], types=make_types(2, 4))
+
+    expect_nodes(results, 0)
+
+
 def test_pods_use_another_pool_if_a_daemonsets_port_leaves_too_few_types() -> None:
     """The port is free on one type alone, and the pool that comes first asks for two."""
     daemon = make_daemonset(host_ports=[8080], node_selector={labels.ARCH: "amd64"})
@@ -89,6 +95,37 @@ def test_pods_use_another_pool_if_a_daemonsets_port_leaves_too_few_types() -> No
 
     expect_scheduled(results)
     assert node_of(results, picky).node_pool == "default"
+
+
+def test_a_resource_that_most_types_lack_does_not_reduce_the_capacity_for_other_pods() -> None:
+    """No type has the GPU that one pod requests, so the types are compared without GPUs."""
+    picky = make_pod(requests={"nvidia.com/gpu": "1"})
+    large = make_pod(cpu="12")
+
+    results = schedule_on(floors(2), [picky, large], types=make_types(2, 4, 16, 32))
+
+    assert list(results.unschedulable) == [picky.key]
+    assert node_of(results, large).instance_types == ("m-16", "m-32")
+
+
+def test_min_values_are_met_by_types_of_different_shapes() -> None:
+    """The two types that hold the pod have less in common than either has with a smaller type."""
+    types = [
+        make_type(name, cpu=cpu, memory=memory)
+        for name, cpu, memory in (
+            ("c-10", "10", "2Gi"),
+            ("c-5", "5", "1Gi"),
+            ("r-10", "2", "10Gi"),
+            ("r-5", "1", "5Gi"),
+        )
+    ]
+    pod = make_pod(cpu="1500m", memory="1500Mi")
+    others = [make_pod(cpu="4", memory="500Mi"), make_pod(cpu="500m", memory="4Gi")]
+
+    results = schedule_on(floors(2), [pod, *others], types=types)
+
+    expect_scheduled(results)
+    assert set(node_of(results, pod).instance_types) == {"c-10", "r-10"}
 
 
 def test_min_values_count_types_that_only_other_pods_distinguish() -> None:

@@ -7,7 +7,7 @@ several types can be filled only up to the capacity of the smallest of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -100,23 +100,30 @@ def flexible_capacity(
 ) -> Matrix:
     """Return the capacity (node types × resources) to which `minValues` limits new nodes.
 
-    Enough instance types of the same variant have this capacity. Node types that can never satisfy
-    `minValues` get −1, which holds no pod, unless `MIN_VALUES_POLICY` is `BestEffort`. Then, if no
-    node with enough types holds a pod of one of the `sizes`, the types that hold it keep the
-    capacity for it.
+    Enough instance types of the same variant have this capacity. If enough of them hold a pod of
+    one of the `sizes` (requests), the capacity of one node type holds it too. Node types that can
+    never satisfy `minValues` get −1, which holds no pod, unless `MIN_VALUES_POLICY` is
+    `BestEffort`. Then, if no node with enough types holds a pod of one of the `sizes`, the types
+    that hold it keep the capacity for it.
     """
     result = capacity.copy()
     catalog = variants.catalog
+    distinct = np.unique(np.reshape(sizes, (len(sizes), capacity.shape[1])), axis=0)
+    is_strict = settings.min_values_policy != BEST_EFFORT
     for number, pool in enumerate(catalog.pools):
         minimums = type_minimums(pool)
         if not minimums:
             continue
         for variant in np.flatnonzero(variants.pool_of_variant == number).tolist():
             node_types = np.flatnonzero(variants.variant_of == variant)
-            _narrow(result, capacity, node_types, variants, minimums, settings)
-        if settings.min_values_policy == BEST_EFFORT:
+            types = _types(variants, capacity, node_types, minimums)
+            if types.satisfy(range(len(node_types))):
+                result[node_types] = types.shared_capacity(distinct)
+            elif is_strict:
+                result[node_types] = -1.0
+        if not is_strict:
             inside = np.flatnonzero(variants.pool_of_variant[variants.variant_of] == number)
-            for size in sizes:
+            for size in distinct:
                 if not (result[inside] >= size).all(axis=1).any():
                     # All types that hold the pod stay on its NodeClaim, whichever pods share the
                     # node.
@@ -140,44 +147,103 @@ def row_values(catalog: Catalog, row: int, key: str) -> frozenset[str]:
     return frozenset(values)
 
 
-def _narrow(
-    result: Matrix,
-    capacity: Matrix,
-    node_types: Indices,
-    variants: Variants,
-    minimums: Mapping[str, int],
-    settings: Settings,
-) -> None:
-    """Reduce the capacity of each node type, in place, to a capacity that enough types have.
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """The node types of a variant, of which a NodeClaim must list enough to meet the minimums.
 
-    The types are those of the same variant. If they are too few, the capacity is −1, which holds no
-    pod, or unchanged if the policy is `BestEffort`.
+    `capacity`: node types × resources. `prices`: node types, in $/h. `values`: for each label with
+    a minimum, the values of each node type.
     """
-    values = {
-        key: [
-            row_values(variants.catalog, int(variants.row_of[node_type]), key)
-            for node_type in node_types.tolist()
-        ]
-        for key in minimums
-    }
-    for node_type in node_types.tolist():
-        share = (capacity[node_types] / np.maximum(capacity[node_type], 1.0)).min(axis=1)
-        # The capacity is that of the smallest type on the claim, so the types that have the most of
-        # this node type's capacity are listed first, until every minimum is reached.
-        order = np.argsort(-np.minimum(share, 1.0), kind="stable")
-        needed = 0
-        for key, least in minimums.items():
-            seen: set[str] = set()
-            for count, index in enumerate(order.tolist(), start=1):
-                seen |= values[key][index]
-                if len(seen) >= least:
-                    needed = max(needed, count)
+
+    capacity: Matrix
+    prices: Vector
+    values: Mapping[str, Sequence[frozenset[str]]]
+    minimums: Mapping[str, int]
+
+    def satisfy(self, listed: Sequence[int]) -> bool:
+        """Whether a NodeClaim that lists these types has enough values of every label."""
+        return all(
+            len(frozenset[str]().union(*(self.values[key][index] for index in listed))) >= least
+            for key, least in self.minimums.items()
+        )
+
+    def shared_capacity(self, sizes: Matrix) -> Matrix:
+        """Return the part of each node type's capacity that enough types have.
+
+        If enough types hold a pod of one of the sizes, some node type keeps the capacity for it.
+        All types together must satisfy the minimums.
+        """
+        everyone = np.arange(len(self.capacity))
+        result = np.array(
+            [self._common_capacity(index, everyone) for index in range(len(everyone))]
+        )
+        held = _holds(result, sizes)
+        for number, holding in enumerate(_holds(self.capacity, sizes)):
+            types = np.flatnonzero(holding)
+            if held[number].any() or not self.satisfy(types.tolist()):
+                continue
+            # The types that have most of a large type's capacity may be too small for this pod. One
+            # type gets a capacity that enough types that hold the pod have, if every other pod
+            # still has a type.
+            has_one = held.sum(axis=1) == 1
+            for index in types[np.argsort(self.prices[types], kind="stable")].tolist():
+                shared = self._common_capacity(index, types)
+                holds = _holds(shared[None], sizes)[:, 0]
+                if not (has_one & held[:, index] & ~holds).any():
+                    result[index], held[:, index] = shared, holds
                     break
-            else:
-                needed = len(order) + 1
-        if needed <= len(order):
-            result[node_type] = np.minimum(
-                capacity[node_type], capacity[node_types[order[:needed]]].min(axis=0)
-            )
-        elif settings.min_values_policy != BEST_EFFORT:
-            result[node_type] = -1.0
+        return result
+
+    def _common_capacity(self, node_type: int, among: Indices) -> Vector:
+        """Return the part of a node type's capacity that enough types have.
+
+        These types are chosen from `among`, which together must satisfy the minimums.
+        """
+        # The capacity is that of the smallest type on the claim, so the types that have the most of
+        # this node type's capacity are listed first, until every minimum is reached. Resources that
+        # the node type lacks do not count: no pod on it requests them.
+        own = self.capacity[node_type]
+        present = own > 0
+        share = (self.capacity[np.ix_(among, present)] / own[present]).min(axis=1, initial=1.0)
+        order = among[np.argsort(-share, kind="stable")].tolist()
+        return np.asarray(self.capacity[[node_type, *self._first(order)]].min(axis=0))
+
+    def _first(self, order: Iterable[int]) -> list[int]:
+        """Return the first types in this order that together meet the minimums.
+
+        Types that add no value of a label whose minimum is not met yet are left out.
+        """
+        seen = {key: set[str]() for key in self.minimums}
+        listed = []
+        for index in order:
+            adds = [key for key in seen if self.values[key][index] - seen[key]]
+            if adds:
+                listed.append(index)
+            for key in adds:
+                seen[key] |= self.values[key][index]
+                if len(seen[key]) >= self.minimums[key]:
+                    del seen[key]
+            if not seen:
+                break
+        return listed
+
+
+def _types(
+    variants: Variants, capacity: Matrix, node_types: Indices, minimums: Mapping[str, int]
+) -> _Types:
+    """Return the node types of one variant, with their values of the labels that have minimums."""
+    rows = variants.row_of[node_types].tolist()
+    return _Types(
+        capacity[node_types],
+        variants.price[node_types],
+        {key: [row_values(variants.catalog, row, key) for row in rows] for key in minimums},
+        minimums,
+    )
+
+
+def _holds(capacity: Matrix, sizes: Matrix) -> Mask:
+    """Return which node types hold a pod of which size; sizes × node types."""
+    holds = np.ones((len(sizes), len(capacity)), dtype=np.bool_)
+    for amounts, requests in zip(capacity.T, sizes.T, strict=True):
+        holds &= amounts[None] >= requests[:, None]
+    return holds
