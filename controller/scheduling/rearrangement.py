@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.scheduling.arrays import Vector
+from controller.scheduling.arrays import Indices, Vector
 from controller.scheduling.catalog.launchoptions import LaunchOptions
 from controller.scheduling.catalog.limits import PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
@@ -44,15 +44,18 @@ class Rearrangement:
     variants: Variants
 
     def rearrange(
-        self, planned: Sequence[PlannedNode], without_node: Sequence[PendingGroup], left: Vector
+        self,
+        planned: Sequence[PlannedNode],
+        without_node: Sequence[PendingGroup],
+        left: Vector,
+        weights: Indices,
     ) -> Rearranged | None:
         """Return cheaper nodes for the same pods; None if there is no improvement.
 
         Placing pods that had no node (`without_node`) is an improvement too. `left` (limits) is the
-        remaining amount of each limit.
+        remaining amount of each limit. `weights` (variants) are the weights of the NodePools.
         """
         families = Families(planned, self._movable(without_node), self._in_all_domains)
-        weights = self.variants.weight_of_variant
         # The problem must contain the best node types of every NodePool weight, because the search
         # may launch nodes in a pool of any weight.
         by_weight = [
@@ -110,7 +113,8 @@ class Rearrangement:
             )
             domains = self.launch_options.combinations(eligible, keys)
             fits = len(self.launch_options.fitting_node_types(eligible, pending.size)) > 0
-            if fits and domains and pending.number <= MAX_PODS and not pending.needs_colocation:
+            few = 0 < pending.number <= MAX_PODS
+            if fits and domains and few and not pending.needs_colocation:
                 pins = tuple(zip(keys, domains[0], strict=True))
                 pod_groups.append(PodGroup(pending, pins, list(pending.keys), eligible))
         return pod_groups

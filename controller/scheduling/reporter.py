@@ -38,7 +38,7 @@ class Reporter:
     def solved_again(self, world: str) -> None:
         """Report that the problem is solved again because pods were unschedulable.
 
-        `world` is the change to the cluster in words, such as "no new nodes in us-west-2a".
+        `world` is the change to the problem in words, such as "no new nodes in us-west-2a".
         """
 
     def done(self, results: Results) -> None:

@@ -1,10 +1,11 @@
-"""Changes to the cluster for a second solve, if pods were unschedulable in the first.
+"""Changes to the cluster for a further solve, if pods were unschedulable in the first.
 
 * A spread with `nodeAffinityPolicy: Ignore` counts every domain that has nodes, even if its own
   pods may not schedule there. A new node for other pods in such a domain sets the least count to
-  0. The second solve launches no nodes in these domains.
+  0. The further solve launches no nodes in these domains.
 * NodePools are tried in the order of their weights. Pods that other NodePools could hold may use up
-  the limits of the first ones. In the second solve all NodePools have the same weight.
+  the limits of the first ones. If it does not help to pack the pods first that need these, all
+  NodePools have the same weight in another solve.
 """
 
 from __future__ import annotations

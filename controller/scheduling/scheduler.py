@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -90,7 +90,13 @@ def _schedule(
 ) -> Results:
     """Schedule pods without regard to gangs."""
 
-    def solve_in(cluster: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
+    def solve_in(
+        cluster: Snapshot,
+        catalog: Catalog,
+        *,
+        packed_first: Set[int] = frozenset(),
+        final_weights: Mapping[str, int] | None = None,
+    ) -> tuple[Solver, Results]:
         problem = scheduling_problem(pods, snapshot=cluster, settings=settings, catalog=catalog)
         reporter.problem_read(
             pods=problem.pods.number,
@@ -98,7 +104,9 @@ def _schedule(
             node_types=len(problem.supply.variants.price),
             nodes=len(problem.nodes),
         )
-        solver = Solver(problem, expired, reporter)
+        solver = Solver(
+            problem, expired, reporter, packed_first=packed_first, final_weights=final_weights
+        )
         return solver, solver.run()
 
     solver, results = solve_in(snapshot, catalog)
@@ -112,10 +120,18 @@ def _schedule(
         if again.unschedulable.keys() < results.unschedulable.keys():
             # The lower bound of the first results is for fewer pods, so it also holds for more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
-    if solver.is_short_of_limits() and not expired():
+    # Other pods used up the limits of NodePools that these pods need.
+    short_of_limits = solver.short_of_limits()
+    if short_of_limits and not expired():
+        reporter.solved_again("new nodes first for pods that limits left unschedulable")
+        solver, again = solve_in(snapshot, catalog, packed_first=short_of_limits)
+        if _unschedulable_priorities(pods, again) < _unschedulable_priorities(pods, results):
+            results, short_of_limits = again, solver.short_of_limits()
+    if short_of_limits and not expired():
         reporter.solved_again("equal weights of all NodePools")
         changed_cluster = with_equal_weights(snapshot)
-        _, again = solve_in(changed_cluster, encoded(changed_cluster))
+        weights = {pool.name: pool.weight for pool in catalog.pools}
+        _, again = solve_in(changed_cluster, encoded(changed_cluster), final_weights=weights)
         if _unschedulable_priorities(pods, again) < _unschedulable_priorities(pods, results):
             results = again
     reporter.done(results)

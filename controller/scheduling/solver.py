@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import numpy as np
 
+from controller.scheduling.arrays import Indices
 from controller.scheduling.causes import TOO_FEW_TYPES, PlacementCauses
 from controller.scheduling.nodeclaims import NodeClaimWriter
 from controller.scheduling.nodes.occupancy import ExistingOccupancy
@@ -36,9 +37,20 @@ class Solver:
     """The state of a solve, and its rounds of placing, buying and relaxing."""
 
     def __init__(
-        self, problem: SchedulingProblem, expired: Callable[[], bool], reporter: Reporter = SILENT
+        self,
+        problem: SchedulingProblem,
+        expired: Callable[[], bool],
+        reporter: Reporter = SILENT,
+        *,
+        packed_first: Set[int] = frozenset(),
+        final_weights: Mapping[str, int] | None = None,
     ) -> None:
-        """Copy the parts of the problem that the solve changes."""
+        """Copy the parts of the problem that the solve changes.
+
+        `packed_first` are the indices of the pod classes that get new nodes before other pods of
+        the same priority. `final_weights` are weights of NodePools, by name, in whose order a small
+        solve puts its nodes in the end.
+        """
         self._settings, self._reporter = problem.settings, reporter
         self._expired = expired if problem.settings.refinements else _at_once
         self._waiting, self._reader, supply = problem.pods.classes, problem.reader, problem.supply
@@ -91,6 +103,7 @@ class Solver:
             expired=self._expired,
             reporter=reporter,
         )
+        self._packed_first, self._final_weights = packed_first, final_weights
         self._left = supply.limits.left
         self._unschedulable = dict(problem.pods.refused)
         self._planned: list[PlannedNode] = []
@@ -115,7 +128,10 @@ class Solver:
         few = 0 < sum(node.number for node in self._planned) <= MAX_PODS
         is_final = self._is_apart or (self._is_cheapest and not self._without_node)
         if few and not is_final and not self._expired():
-            self._rearrange()
+            self._rearrange(self._variants.weight_of_variant)
+        if few and self._final_weights is not None and not self._is_apart and not self._expired():
+            weights = [self._final_weights[pool.name] for pool in self._catalog.pools]
+            self._rearrange(np.array(weights, dtype=np.int64)[self._variants.pool_of_variant])
         return self._results()
 
     def blocking_domains(self) -> dict[str, set[str]]:
@@ -134,11 +150,25 @@ class Solver:
                     domains[group.key] |= set(universe) - group.universe - set(reach)
         return {key: values for key, values in domains.items() if values}
 
-    def is_short_of_limits(self) -> bool:
-        """Whether limits leave pods unschedulable, and NodePools have different weights."""
-        weights = {pool.weight for pool in self._catalog.pools}
-        return len(weights) > 1 and any(
-            self._causes.reached_limits(pending, self._left) for pending in self._without_node
+    def short_of_limits(self) -> frozenset[int]:
+        """Return the indices of the pod classes that limits leave unschedulable.
+
+        Empty if this solve launches no node in a NodePool that they could use, because then no
+        other pods used up the limits; and if all NodePools have the same weight.
+        """
+        if len({pool.weight for pool in self._catalog.pools}) < 2:
+            return frozenset()
+        pool_of_variant = self._variants.pool_of_variant
+        used = {
+            int(pool_of_variant[self._variants.variant_of[planned.node_type]])
+            for planned in self._planned
+        }
+        return frozenset(
+            pending.pod_class.index
+            for pending in self._without_node
+            if pending.number
+            and not used.isdisjoint(pool_of_variant[pending.eligibility.eligible].tolist())
+            and self._causes.reached_limits(pending, self._left)
         )
 
     def _rounds(self, waiting: list[PendingGroup]) -> None:
@@ -161,14 +191,19 @@ class Solver:
         """Return the pod groups that are packed together, in the order of packing.
 
         All are packed together, unless limits make pods compete; then pods of greater priority are
-        packed first. Capacity reservations are limited too: pods that can use only reserved
-        capacity are packed before pods for which it is only cheaper.
+        packed first, and among equals the `packed_first`. Capacity reservations are limited too:
+        pods that can use only reserved capacity are packed before pods for which it is only
+        cheaper.
         """
         elsewhere = self._variants.reservation_of_variant < 0
-        batches: defaultdict[tuple[int, bool], list[PodGroup]] = defaultdict(list)
+        batches: defaultdict[tuple[int, bool, bool], list[PodGroup]] = defaultdict(list)
         for pod_group in pod_groups:
-            priority = pod_group.pending.pod_class.priority if len(self._headroom.left) else 0
-            batches[priority, not pod_group.eligible[elsewhere].any()].append(pod_group)
+            pod_class = pod_group.pending.pod_class
+            priority = pod_class.priority if len(self._headroom.left) else 0
+            needs_reservation = not pod_group.eligible[elsewhere].any()
+            batches[priority, pod_class.index in self._packed_first, needs_reservation].append(
+                pod_group
+            )
         return [batches[rank] for rank in sorted(batches, reverse=True)]
 
     def _buy(self, pod_groups: Sequence[PodGroup]) -> list[PendingGroup]:
@@ -243,14 +278,21 @@ class Solver:
 
     # Relaxation, and the results.
 
-    def _rearrange(self) -> None:
-        """Improve the planned nodes; pods that get a node now are no longer unschedulable."""
-        rearranged = self._rearrangement.rearrange(self._planned, self._without_node, self._left)
+    def _rearrange(self, weights: Indices) -> None:
+        """Improve the planned nodes; pods that get a node now are no longer unschedulable.
+
+        `weights` are the weights of the variants.
+        """
+        rearranged = self._rearrangement.rearrange(
+            self._planned, self._without_node, self._left, weights
+        )
         if rearranged is None:
             return
         self._planned, self._left = rearranged.planned, rearranged.left
         for key in (key for node in rearranged.planned for key in node.keys):
             self._unschedulable.pop(key, None)
+        for pending in self._without_node:
+            pending.keys = [key for key in pending.keys if key in self._unschedulable]
         cost = sum(float(self._variants.price[node.node_type]) for node in rearranged.planned)
         self._reporter.nodes_rearranged(nodes=len(rearranged.planned), cost=cost)
 

@@ -17,6 +17,7 @@ from tests.builders import (
     make_pods,
     make_snapshot,
     make_type,
+    make_types,
     near,
     needs,
     spread,
@@ -140,6 +141,43 @@ def test_a_pool_of_higher_weight_is_used_up_to_its_limit_regardless_of_cost(numb
     expect_scheduled(results)
     heavy = [node for node in results.new_nodes if node.node_pool == "heavy"]
     assert sum(len(node.pods) for node in heavy) == min(number, 32)
+
+
+@pytest.mark.parametrize("number", [40, 150])
+def test_a_pool_of_higher_weight_is_used_up_to_its_limit_if_only_it_can_run_a_pod(
+    number: int,
+) -> None:
+    """Without the pod that needs it, its 16 CPU would be used up by the others."""
+    needing = make_pod(cpu="3", node_selector={"team": "blue"})
+    snapshot = dear_before_cheap(limits={"cpu": "16"}, labels={"team": "blue"})
+
+    results = schedule_on(snapshot, [needing, *make_pods(number, cpu="500m")])
+
+    expect_scheduled(results)
+    heavy = [node for node in results.new_nodes if node.node_pool == "heavy"]
+    assert sum(len(node.pods) for node in heavy) >= 25
+
+
+def test_nodes_bought_without_regard_to_weights_are_put_in_order() -> None:
+    """Limits leave pods of zone b unschedulable, also if these get new nodes first."""
+    in_b = {labels.ZONE: "zone-b"}
+    snapshot = make_snapshot(
+        make_nodepool("first", weight=10, limits={"cpu": "8"}),
+        make_nodepool("second", weight=5, limits={"memory": "16Gi"}),
+        make_nodepool("rest", requirements=[needs(labels.ZONE, "In", "zone-a")]),
+        types=[*make_types(4), make_type("lean", cpu="8", memory="8Gi")],
+    )
+    pods = [
+        *make_pods(6, cpu="3500m", memory="3Gi"),
+        make_pod(cpu="1500m", memory="7Gi", node_selector=in_b),
+        *make_pods(2, cpu="1", memory="7Gi", node_selector=in_b),
+    ]
+
+    results = schedule_on(snapshot, pods)
+
+    expect_scheduled(results)
+    rest = [node for node in results.new_nodes if node.node_pool == "rest"]
+    assert sum(len(node.pods) for node in rest) == 2
 
 
 def test_pods_join_a_needed_node_of_a_lower_weight_pool_if_that_is_free() -> None:

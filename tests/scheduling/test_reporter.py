@@ -76,7 +76,7 @@ def test_dropped_preferences_are_reported_with_the_number_of_pods() -> None:
     assert heard.given_up == [(3, "a preferred node affinity")]
 
 
-def test_a_solve_with_equal_pool_weights_is_reported() -> None:
+def test_a_solve_for_pods_short_of_limits_is_reported() -> None:
     first = make_nodepool("first", weight=10, limits={"cpu": "4"})
     second = make_nodepool("second", limits={"memory": "8Gi"})
     lean = make_type("lean", cpu="8", memory="8Gi")
@@ -86,7 +86,10 @@ def test_a_solve_with_equal_pool_weights_is_reported() -> None:
 
     schedule(pods, snapshot=snapshot, reporter=heard)
 
-    assert heard.worlds == ["equal weights of all NodePools"]
+    assert heard.worlds == [
+        "new nodes first for pods that limits left unschedulable",
+        "equal weights of all NodePools",
+    ]
 
 
 def test_a_solve_without_zones_that_only_count_is_reported() -> None:
