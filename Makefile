@@ -42,7 +42,7 @@ system: ## the end-to-end tests on the testbed; KUBERNETES=1.31 runs them on the
 clone: ## the README's steps in a clean clone: pulumi install, up and destroy on the testbed
 	@py=$(PY); exec $$py -m pytest tests/infra/fromclone.py -s
 
-languages: ## programs in TypeScript and Go through `pulumi package add`: needs Node.js and npm
+languages: ## programs in TypeScript, Go and Python through `pulumi package add`: needs Node.js and npm
 	@py=$(PY); exec $$py -m pytest tests/infra/languages.py -s
 
 disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane

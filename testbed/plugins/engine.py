@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import yaml
 
+from testbed.plugins import languagehost
 from testbed.plugins.home import Home, Plugins, prepare
 from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
@@ -100,6 +101,11 @@ class PulumiEngine:
 
     `install` fills that environment, as for users. If False, the program runs on this interpreter
     and its packages.
+    """
+    generates_sdks: bool = False
+    """Whether `add_package` works in a Python project: Pulumi's generator of SDKs is built first.
+
+    Projects in other languages generate SDKs in any case.
     """
     passphrase: str = field(default="testbed", repr=False)
     progress: Progress = SILENCE
@@ -229,10 +235,12 @@ class PulumiEngine:
 
     @property
     def _hosts(self) -> Sequence[str]:
-        """The language host of the project's runtime, if it is a binary."""
+        """The binaries that the project's runtime needs."""
         runtime = self._description["runtime"]
         name = runtime["name"] if isinstance(runtime, Mapping) else runtime
-        return [f"pulumi-language-{name}"] if name in COMPILED else []
+        if name in COMPILED:
+            return [f"pulumi-language-{name}"]
+        return [languagehost.GENERATOR] if self.generates_sdks else []
 
     @cached_property
     def _project_name(self) -> str:

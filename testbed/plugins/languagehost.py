@@ -4,6 +4,8 @@ By default the program runs on the host's own interpreter, whatever `runtime.opt
 because its packages are installed there. With `--installed` it runs in the virtual environment
 that the options name, as under the real host. `pulumi install` fills that environment in either
 case. Plugins in Python run in the same way, but by default nothing is installed for them.
+
+`pulumi package add` needs Pulumi's generator of SDKs, which is a program in Go.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from testbed.plugins import languageexec, toolchain
 from testbed.plugins.lifetime import new_server, serve
 
 VERSION: Final = "3.250.0"
+GENERATOR: Final = "pulumi-python-sdk"
+"""The binary that generates SDKs, beside the engine if the home has it."""
 
 
 class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
@@ -52,6 +56,26 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
 
     def GetProgramDependencies(self, request: Any, context: Any) -> Any:
         return language_pb2.GetProgramDependenciesResponse()
+
+    def GeneratePackage(self, request: Any, context: Any) -> Any:
+        """Generate the SDK of a package."""
+        generator = Path(os.environ["PULUMI_HOME"]) / "bin" / GENERATOR
+        if not generator.exists():
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{GENERATOR} is not beside the engine")
+        done = subprocess.run(
+            [generator], input=request.SerializeToString(), capture_output=True, check=False
+        )
+        if done.returncode:
+            context.abort(grpc.StatusCode.UNKNOWN, done.stderr.decode(errors="replace"))
+        return language_pb2.GeneratePackageResponse.FromString(done.stdout)
+
+    def Link(self, request: Any, context: Any) -> Any:
+        """Add SDKs to the requirements of the program."""
+        paths = [one.path for one in request.packages]
+        toolchain.require(Path(request.info.root_directory), paths)
+        return language_pb2.LinkResponse(
+            import_instructions=f"{toolchain.REQUIREMENTS} has the SDK: {', '.join(paths)}"
+        )
 
     def InstallDependencies(self, request: Any, context: Any) -> Iterator[Any]:
         if request.is_plugin and not self._is_installed:
@@ -82,6 +106,8 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
         if environment is None:
             given["PYTHONPATH"] = os.pathsep.join(sys.path)  # the packages of this interpreter
+        else:
+            given = toolchain.activated_variables(environment, given)
         with subprocess.Popen(
             [str(python), "-u", request.info.program_directory, *request.args],
             cwd=request.pwd,

@@ -52,12 +52,14 @@ def interpreter(environment: Path) -> Path:
     return python
 
 
-def activated_variables(environment: Path) -> dict[str, str]:
-    """Return this process's environment variables with a virtual environment activated."""
+def activated_variables(
+    environment: Path, variables: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return environment variables, by default this process's, in a virtual environment."""
     outside = {"PYTHONHOME", "PYTHONPATH"}
     return {
-        **{name: value for name, value in os.environ.items() if name not in outside},
-        "PATH": os.pathsep.join([str(environment / "bin"), os.environ.get("PATH", "")]),
+        **{name: value for name, value in variables.items() if name not in outside},
+        "PATH": os.pathsep.join([str(environment / "bin"), variables.get("PATH", "")]),
         "VIRTUAL_ENV": str(environment),
     }
 
@@ -84,6 +86,13 @@ def install(root: Path, program: Path, options: Mapping[str, Any]) -> Iterator[s
     yield from _output_of([*pip, "--upgrade", "pip", "setuptools", "wheel"], program, variables)
     if (program / REQUIREMENTS).exists():
         yield from _output_of([*pip, "-r", REQUIREMENTS], program, variables)
+
+
+def require(root: Path, packages: Sequence[str]) -> None:
+    """Add the folders of packages to a project's requirements.txt, each once."""
+    file = root / REQUIREMENTS
+    others = [line for line in file.read_text().splitlines() if line.strip() not in packages]
+    file.write_text("\n".join([*others, *sorted(packages)]) + "\n")
 
 
 def _ambient() -> str:

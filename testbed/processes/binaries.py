@@ -259,6 +259,7 @@ def pulumi() -> Toolset:
 def pulumi_hosts() -> Toolset:
     """Return the tool set with stand-ins for Pulumi's language hosts of TypeScript and Go.
 
+    `pulumi-python-sdk` generates SDKs for the stand-in for the host of Python.
     Only `make languages` needs them. All versions are those of the engine's module, so a build
     that follows the engine's compiles little more than Pulumi's generators of SDKs.
     """
@@ -267,6 +268,7 @@ def pulumi_hosts() -> Toolset:
         "github.com/pulumi/pulumi/pkg/v3",
         "pulumi-language-nodejs",
         "pulumi-language-go",
+        "pulumi-python-sdk",
     )
 
 

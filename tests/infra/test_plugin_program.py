@@ -99,7 +99,6 @@ def add_and_preview(project: Path) -> str:
         The engine's output.
 
     """
-    said: list[str] = []
     joiner = project.parent / "joiner"
     joiner.mkdir()  # Pulumi writes the package's schema here
     for part in CHECKOUT.iterdir():
@@ -107,12 +106,19 @@ def add_and_preview(project: Path) -> str:
 
     with cloud_of_the_page() as cloud:
         engine = engine_on(project, cloud)
-        engine.show = said.append
         engine.add_package("../joiner/plugin")
-        with pytest.raises(EngineError, match="the Kubernetes API cannot be reached"):
-            engine.preview("dev", REGION)
+        output = preview_until_the_cluster(engine)
 
     assert owned.belonging_to(engine.directory) == []
+    return output
+
+
+def preview_until_the_cluster(engine: PulumiEngine) -> str:
+    """Preview a program of the page, which fails when it calls its cluster; return the output."""
+    said: list[str] = []
+    engine.show = said.append
+    with pytest.raises(EngineError, match="the Kubernetes API cannot be reached"):
+        engine.preview("dev", REGION)
     return "\n".join(said)
 
 

@@ -1,5 +1,5 @@
-// Stand-ins for Pulumi's hosts of programs in TypeScript and Go, which the proxy of Go modules does
-// not have. All versions are the engine's: see ../pulumi/go.mod.
+// Stand-ins for Pulumi's hosts of programs in TypeScript and Go, and the generator of SDKs in Python:
+// the proxy of Go modules does not have the hosts. All versions are the engine's: see ../pulumi/go.mod.
 module joiner.dev/testbed/tools/pulumi-hosts
 
 go 1.26.0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.plugins import toolchain
 from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.plugins.home import Plugins
 from tests.testbed.plugins.conftest import PROGRAMS
@@ -76,6 +77,15 @@ def test_the_programs_requirements_are_installed_below_the_project_or_pips_error
     (greeter.project / "program" / "requirements.txt").write_text("greeting==2.0\n")
     with pytest.raises(EngineError, match=r"No matching distribution found for greeting==2\.0"):
         greeter.install()
+
+
+def test_the_sdk_of_a_package_is_required_once(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("greeting==1.0\nsdks/joiner\n")
+
+    toolchain.require(tmp_path, ["sdks/joiner"])
+
+    assert file.read_text() == "greeting==1.0\nsdks/joiner\n"
 
 
 def test_an_unknown_toolchain_is_refused(greeter: PulumiEngine) -> None:

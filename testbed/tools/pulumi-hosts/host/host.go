@@ -1,6 +1,6 @@
 // Package host answers the engine's calls in place of a language host of Pulumi.
 //
-// The proxy of Go modules has no language host of the engine's version for Node.js or Go. Pulumi's own
+// The proxy of Go modules has no language host of the engine's version for Node.js, Go or Python. Pulumi's own
 // generators write the SDKs, and Pulumi's own SDKs run the programs. Programs cannot be converted, and
 // options of the runtime in Pulumi.yaml have no effect.
 package host
@@ -34,10 +34,14 @@ const Generator = "the Pulumi SDK Generator"
 // patience is how long the engine may be silent before the host ends.
 const patience = 5 * time.Minute
 
+// Generate returns the files of a package's SDK.
+type Generate func(
+	*schema.Package, *pulumirpc.GeneratePackageRequest, schema.ReferenceLoader,
+) (map[string][]byte, error)
+
 // Language is what differs between languages.
 type Language struct {
-	// Generate returns the files of a package's SDK.
-	Generate func(*schema.Package, *pulumirpc.GeneratePackageRequest, schema.ReferenceLoader) (map[string][]byte, error)
+	Generate Generate
 	// Link makes the program in a folder depend on the SDK in a folder relative to it. It returns the
 	// line with which the program imports the SDK.
 	Link func(program, sdk string) (string, error)
@@ -116,6 +120,13 @@ func (s *server) GetRequiredPackages(
 func (s *server) GeneratePackage(
 	_ context.Context, request *pulumirpc.GeneratePackageRequest,
 ) (*pulumirpc.GeneratePackageResponse, error) {
+	return s.Generate.Write(request)
+}
+
+// Write writes the files of a package's SDK into the folder that a request names.
+func (generate Generate) Write(
+	request *pulumirpc.GeneratePackageRequest,
+) (*pulumirpc.GeneratePackageResponse, error) {
 	loader, err := schema.NewLoaderClient(request.LoaderTarget)
 	if err != nil {
 		return nil, err
@@ -134,7 +145,7 @@ func (s *server) GeneratePackage(
 	if found.HasErrors() {
 		return response, nil
 	}
-	files, err := s.Generate(bound, request, loader)
+	files, err := generate(bound, request, loader)
 	if err != nil {
 		return nil, err
 	}
