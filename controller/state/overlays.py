@@ -86,8 +86,8 @@ def conflicting_overlays(
     *,
     pools: Sequence[NodePool],
     instance_types: Mapping[str, Sequence[InstanceType]],
-) -> frozenset[str]:
-    """Return the names of the overlays that are rejected because of a conflict.
+) -> dict[str, str]:
+    """Return the overlays that are rejected, by name: each with one that it conflicts with.
 
     `instance_types` are per pool name, before overlays. An overlay that conflicts for one pool is
     rejected for all.
@@ -96,8 +96,8 @@ def conflicting_overlays(
         ValueError: an overlay's requirement is malformed.
 
     """
-    weights: dict[Target, int] = {}
-    rejected = set()
+    accepted: dict[Target, NodeOverlay] = {}
+    rejected: dict[str, str] = {}
     for overlay in _by_precedence(overlays):
         weight = overlay.spec.weight
         targets = [
@@ -105,11 +105,33 @@ def conflicting_overlays(
             for pool in pools
             for target in _targets(overlay, pool, instance_types.get(pool.metadata.name, ()))
         ]
-        if any(weights.get(target) == weight for target in targets):
-            rejected.add(overlay.metadata.name)
+        rivals = (accepted[target] for target in targets if target in accepted)
+        rival = next((each for each in rivals if each.spec.weight == weight), None)
+        if rival is not None:
+            rejected[overlay.metadata.name] = rival.metadata.name
         else:
-            weights.update(dict.fromkeys(targets, weight))
-    return frozenset(rejected)
+            accepted.update(dict.fromkeys(targets, overlay))
+    return rejected
+
+
+def matches_offering(
+    overlay: NodeOverlay,
+    *,
+    pools: Sequence[NodePool],
+    instance_types: Mapping[str, Sequence[InstanceType]],
+) -> bool:
+    """Whether an offering of a NodePool meets all requirements of the overlay.
+
+    Raises:
+        ValueError: a requirement is malformed.
+
+    """
+    return any(
+        parsed_overlay.offerings(instance_type)
+        for pool in pools
+        for parsed_overlay in (_parsed_overlay(overlay, pool),)
+        for instance_type in instance_types.get(pool.metadata.name, ())
+    )
 
 
 def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple[str, str]]:

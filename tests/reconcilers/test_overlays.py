@@ -42,6 +42,14 @@ def status(world: World, name: str) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in overlay.status.conditions}
 
 
+def message(world: World, name: str, type_: str) -> str:
+    overlay = world.api.find(NODE_OVERLAY, name)
+    assert overlay is not None
+    found = conditions.find(overlay.status.conditions, type_)
+    assert found is not None
+    return found.message
+
+
 async def test_an_overlay_without_conflicts_is_ready() -> None:
     world = make_world(make_overlay("one", price="1"))
 
@@ -63,6 +71,7 @@ async def test_the_later_of_two_conflicting_overlays_reports_it_until_the_other_
 
     assert status(world, "b")["Ready"][0] == "True"
     assert status(world, "a")["ValidationSucceeded"] == ("False", "Conflict")
+    assert 'NodeOverlay "b" has the same weight (0)' in message(world, "a", "ValidationSucceeded")
     assert status(world, "a")["Ready"][0] == "False"
 
     await world.api.delete(NODE_OVERLAY, "b")
@@ -70,6 +79,38 @@ async def test_the_later_of_two_conflicting_overlays_reports_it_until_the_other_
     await evaluation(world).reconcile(ALL)
 
     assert status(world, "a")["Ready"][0] == "True"
+
+
+async def test_a_valid_overlay_that_changes_nothing_says_so_until_it_is_corrected() -> None:
+    misspelt = {"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["m5.larg"]}
+    world = make_world(
+        make_overlay("misspelt", requirements=[misspelt], price="1"),
+        make_overlay("of-another-pool", requirements=[in_pool("gone")], price="1", weight=1),
+        make_overlay("without-change", weight=2),
+        make_overlay("good", requirements=[in_pool("default")], price="1", weight=3),
+    )
+
+    await evaluation(world).reconcile(ALL)
+
+    for name, reason in [
+        ("misspelt", "NoMatchingOffering"),
+        ("of-another-pool", "NoMatchingOffering"),
+        ("without-change", "NothingToChange"),
+    ]:
+        assert status(world, name)["joiner.dev/Effective"] == ("False", reason)
+        assert status(world, name)["Ready"][0] == "True"
+    assert "joiner.dev/Effective" not in status(world, "good")
+
+    stored = world.api.find(NODE_OVERLAY, "misspelt")
+    assert stored is not None
+    world.seed(changed(stored, spec={"requirements": [in_pool("default")]}))
+    await evaluation(world).reconcile(ALL)
+
+    assert "joiner.dev/Effective" not in status(world, "misspelt")
+
+
+def in_pool(name: str) -> dict[str, Any]:
+    return {"key": labels.NODEPOOL, "operator": "In", "values": [name]}
 
 
 async def test_an_invalid_overlay_reports_the_error_and_conflicts_with_none() -> None:

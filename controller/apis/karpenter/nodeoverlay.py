@@ -7,6 +7,9 @@ from controller.apis.kubernetes.meta import ObjectMeta, Wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement
 
+EFFECTIVE = "joiner.dev/Effective"
+"""A condition that is False while a valid NodeOverlay changes no offering; absent otherwise."""
+
 MAX_PRICE = 1e6
 """Maximum price in $/h; a higher one is a mistake, and sums of such prices may not be finite."""
 

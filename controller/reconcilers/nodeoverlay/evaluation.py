@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis.karpenter import validation
-from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodeoverlay import EFFECTIVE, NodeOverlay
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_OVERLAY, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
@@ -16,7 +16,7 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import apply_patch
-from controller.state.overlays import conflicting_overlays
+from controller.state.overlays import conflicting_overlays, matches_offering
 
 ALL = "all"
 """The only key of the loop, because each overlay is compared with all others."""
@@ -40,15 +40,17 @@ class Evaluation(PortUser):
             return PERIOD
         problems = {o.metadata.name: validation.overlay_problems(o) for o in overlays}
         types, is_complete = await self._instance_types()
-        refused = conflicting_overlays(
-            (o for o in overlays if not problems[o.metadata.name]),
-            pools=[p for p in self.cluster.list(NODE_POOL) if p.metadata.name in types],
-            instance_types=types,
-        )
+        pools = [p for p in self.cluster.list(NODE_POOL) if p.metadata.name in types]
+        valid = [o for o in overlays if not problems[o.metadata.name]]
+        conflicts = conflicting_overlays(valid, pools=pools, instance_types=types)
         for overlay in overlays:
-            after = self._conditions(
-                overlay, problems[overlay.metadata.name], overlay.metadata.name in refused
-            )
+            name = overlay.metadata.name
+            after = self._conditions(overlay, problems[name], conflicts.get(name, ""))
+            if problems[name]:
+                after = conditions.without_condition(after, EFFECTIVE)
+            elif is_complete:
+                is_matching = matches_offering(overlay, pools=pools, instance_types=types)
+                after = self._effect(overlay, after, is_matching)
             if conditions.are_equal(overlay.status.conditions, after):
                 continue
             status = {"status": {"conditions": to_wire(after)}}
@@ -77,23 +79,48 @@ class Evaluation(PortUser):
                 continue
         return types_by_pool, len(types_by_pool) == len(pools)
 
-    def _conditions(
-        self, overlay: NodeOverlay, problems: list[str], contradicts: bool
-    ) -> list[Condition]:
+    def _conditions(self, overlay: NodeOverlay, problems: list[str], rival: str) -> list[Condition]:
         now, generation = self.clock(), overlay.metadata.generation
         message = "; ".join(problems)
-        if contradicts:
+        if rival:
             message = (
-                "another NodeOverlay of the same weight changes the same offerings or resources: "
-                "give one of them another spec.weight, or narrow its spec.requirements"
+                f'NodeOverlay "{rival}" has the same weight ({overlay.spec.weight}) and changes '
+                "the same offerings or resources: give one of them another spec.weight, or narrow "
+                "its spec.requirements"
             )
         after = conditions.with_condition(
             overlay.status.conditions,
             VALIDATION_SUCCEEDED,
             "False" if message else "True",
-            reason="RuntimeValidation" if problems else "Conflict" if contradicts else "",
+            reason="RuntimeValidation" if problems else "Conflict" if rival else "",
             message=message,
             generation=generation,
             now=now,
         )
         return conditions.roll_up(after, (VALIDATION_SUCCEEDED,), generation=generation, now=now)
+
+    def _effect(
+        self, overlay: NodeOverlay, known: list[Condition], is_matching: bool
+    ) -> list[Condition]:
+        """Set `EFFECTIVE` to False if the overlay changes nothing, and say why."""
+        spec, reason, message = overlay.spec, "", ""
+        if spec.price is None and spec.price_adjustment is None and not spec.capacity:
+            reason = "NothingToChange"
+            message = "set spec.price, spec.priceAdjustment or spec.capacity: none of them is set"
+        elif not is_matching:
+            reason = "NoMatchingOffering"
+            message = (
+                "no offering of the NodePools meets spec.requirements: correct them, or delete the "
+                "NodeOverlay"
+            )
+        if not reason:
+            return conditions.without_condition(known, EFFECTIVE)
+        return conditions.with_condition(
+            known,
+            EFFECTIVE,
+            "False",
+            reason=reason,
+            message=f"The NodeOverlay has no effect: {message}",
+            generation=overlay.metadata.generation,
+            now=self.clock(),
+        )
