@@ -127,6 +127,38 @@ async def test_an_unresolvable_buffer_reports_the_reason_and_gets_no_capacity(
     assert not scenario.asked
 
 
+DEPLOYMENT_WITHOUT_PODS = Deployment(
+    metadata=ObjectMeta(name="web", namespace="team"), spec=DeploymentSpec(replicas=0)
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"podTemplateRef": {"name": "web"}, "replicas": 0}, "spec.replicas is 0"),
+        (
+            {"podTemplateRef": {"name": "web"}, "limits": {"example.com/gpu": "1"}},
+            "example.com/gpu",
+        ),
+        ({"scalableRef": {"kind": "Deployment", "name": "web"}}, "set spec.replicas"),
+        (
+            {"scalableRef": {"kind": "Deployment", "name": "web"}, "percentage": 50},
+            "the workload has 0 replicas",
+        ),
+    ],
+)
+async def test_a_buffer_without_pods_says_why(spec: dict[str, Any], why: str) -> None:
+    scenario = _scenario(TEMPLATE, DEPLOYMENT_WITHOUT_PODS, make_buffer(**spec))
+
+    await resolved(scenario.world)
+    await scenario.round()
+
+    assert status_and_reason(scenario.world, "Provisioning") == ("False", "BufferEmpty")
+    found = conditions.find(status(scenario.world).conditions, "Provisioning")
+    assert found is not None
+    assert why in found.message
+
+
 def _scenario(*objects: Any) -> ProvisioningScenario:
     scenario = ProvisioningScenario(*BUFFERING)
     scenario.world.seed(make_nodeclass(), make_nodepool(), *objects)

@@ -73,18 +73,29 @@ async def test_only_objects_of_a_disabled_gate_report_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "is_ours"), [("Resolved", True), ("attributesSetSuccessfully", False)]
+    ("reason", "is_ours"),
+    [
+        ("Resolved", True),
+        ("PodTemplateNotFound", True),
+        ("ScalableRefNotFound", True),
+        ("ResolutionFailed", True),
+        ("attributesSetSuccessfully", False),
+    ],
 )
 async def test_a_buffer_of_another_provisioner_is_not_written(reason: str, is_ours: bool) -> None:
     world = World()
     ready = Condition(type="ReadyForProvisioning", status="True", reason=reason)
-    status = CapacityBufferStatus(conditions=[ready])
+    filled = Condition(type="Provisioning", status="True", reason="FitsExistingCapacity")
+    status = CapacityBufferStatus(conditions=[ready, filled], ready_replicas=1)
     world.seed(msgspec.structs.replace(BUFFER, status=status))
 
     await reported(world)
 
     (stored,) = world.api.objects(kinds.CAPACITY_BUFFER)
-    assert conditions.is_true(stored.status.conditions, "ReadyForProvisioning") is not is_ours
+    known = stored.status.conditions
+    assert conditions.is_true(known, "ReadyForProvisioning") is not is_ours
+    assert conditions.is_true(known, "Provisioning") is not is_ours
+    assert stored.status.ready_replicas == (0 if is_ours else 1)
 
 
 async def test_missing_crds_are_not_an_error() -> None:

@@ -254,6 +254,25 @@ async def test_the_node_limit_counts_deleting_nodes_too() -> None:
     assert len(staying(world)) == 3
 
 
+@pytest.mark.parametrize(("replicas", "is_too_low"), [(5, True), (4, False)])
+async def test_a_node_limit_below_the_replicas_is_reported_on_the_pool(
+    replicas: int, is_too_low: bool
+) -> None:
+    world = make_world(4, limits={"nodes": "4"})
+    await replicated(world)
+    await world.api.delete(kinds.NODE_CLAIM, world.claims()[0].metadata.name)
+    await world.api.patch(kinds.NODE_POOL, "fixed", {"spec": {"replicas": replicas}})
+    world.see()
+
+    assert await replicated(world) == AT_THE_LIMIT
+
+    expected = (
+        "spec.limits.nodes (4) is less than spec.replicas (5): raise spec.limits.nodes, or lower "
+        "spec.replicas"
+    )
+    assert await world.events("NodeLimitReached") == ([expected] if is_too_low else [])
+
+
 async def test_a_webhook_that_refuses_claims_is_reported_on_the_pool() -> None:
     world = make_world(2)
     why = 'admission webhook "policy.example.com" denied the request: no owner label'

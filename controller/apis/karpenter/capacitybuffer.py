@@ -13,6 +13,9 @@ ACTIVE_CAPACITY = "buffer.x-k8s.io/active-capacity"
 READY_FOR_PROVISIONING = "ReadyForProvisioning"
 PROVISIONING = "Provisioning"
 
+NOT_READY = "Joiner keeps no capacity for the buffer: see condition ReadyForProvisioning"
+"""The message of the condition `Provisioning` of a buffer that is not ready for it."""
+
 
 class LocalReference(Wire):
     """A reference to an object of the same namespace."""

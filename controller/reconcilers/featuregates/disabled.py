@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from controller.apis.karpenter.capacitybuffer import READY_FOR_PROVISIONING
+from controller.apis.karpenter.capacitybuffer import (
+    NOT_READY,
+    PROVISIONING,
+    READY_FOR_PROVISIONING,
+)
 from controller.apis.kinds import CAPACITY_BUFFER, NODE_OVERLAY, Kind
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
@@ -23,9 +27,16 @@ from controller.reconcilers.ports import Ports, PortUser
 
 PERIOD = timedelta(minutes=1)
 
-OWN_BUFFER_REASONS = ("", GATE_DISABLED, "Resolved")
-"""The reasons that this controller writes in a buffer's condition, `Resolved` while the gate is on.
-Any other reason belongs to another provisioner, such as Cluster Autoscaler."""
+OWN_BUFFER_REASONS = (
+    "",
+    GATE_DISABLED,
+    "Resolved",
+    "PodTemplateNotFound",
+    "ScalableRefNotFound",
+    "ResolutionFailed",
+)
+"""The reasons that this controller writes in a buffer's condition, most of them while the gate is
+on. Any other reason belongs to another provisioner, such as Cluster Autoscaler."""
 
 log = logging.getLogger(__name__)
 
@@ -61,22 +72,30 @@ class DisabledFeatures(PortUser):
             log.debug("cannot report that a feature gate is off: %s", error, extra=fields)
 
     async def _write(self, kind: Kind[Any], value: Any, condition: str, gate: str) -> None:
-        after = conditions.with_condition(
-            value.status.conditions,
-            condition,
-            "False",
-            reason=GATE_DISABLED,
-            message=gate_disabled(kind.name, gate),
-            generation=value.metadata.generation,
-            now=self.clock(),
-        )
-        if conditions.are_equal(value.status.conditions, after):
+        known = value.status.conditions
+        facts = {condition: (GATE_DISABLED, gate_disabled(kind.name, gate))}
+        status: dict[str, Any] = {}
+        if kind == CAPACITY_BUFFER and conditions.find(known, PROVISIONING) is not None:
+            facts[PROVISIONING] = "NotReadyForProvisioning", NOT_READY
+            status["readyReplicas"] = 0
+        after = known
+        for type_, (reason, message) in facts.items():
+            after = conditions.with_condition(
+                after,
+                type_,
+                "False",
+                reason=reason,
+                message=message,
+                generation=value.metadata.generation,
+                now=self.clock(),
+            )
+        if conditions.are_equal(known, after):
             return
         own = value.metadata
         await self.api.patch(
             kind,
             own.name,
-            {"status": {"conditions": to_wire(after)}},
+            {"status": {"conditions": to_wire(after), **status}},
             namespace=own.namespace,
             subresource="status",
             resource_version=own.resource_version,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from controller.apis.karpenter.capacitybuffer import (
+    NOT_READY,
     PROVISIONING,
     READY_FOR_PROVISIONING,
     CapacityBuffer,
+    CapacityBufferSpec,
 )
 from controller.apis.kinds import CAPACITY_BUFFER, EC2_NODE_CLASS, NODE_POOL
 from controller.apis.kubernetes import conditions
@@ -59,14 +61,10 @@ def _fact(
     buffer: CapacityBuffer, fill: Fill | None, template: PodSpec | None, words: Unplaced
 ) -> tuple[ConditionStatus, str, str] | None:
     if not conditions.is_true(buffer.status.conditions, READY_FOR_PROVISIONING):
-        return (
-            "False",
-            "NotReadyForProvisioning",
-            "the buffer's pods are not resolved: see condition ReadyForProvisioning",
-        )
+        return "False", "NotReadyForProvisioning", NOT_READY
     count = buffer.status.replicas or 0
     if not count:
-        return "False", "BufferEmpty", "the buffer has 0 pods"
+        return "False", "BufferEmpty", f"the buffer has 0 pods: {_why_empty(buffer.spec)}"
     if fill is None:
         return None  # resolved since the round began
     if fill.existing == count:
@@ -77,3 +75,21 @@ def _fact(
     message = f"{message}: {words.message(template, fill.causes)}"
     is_infeasible = words.is_infeasible(template, fill.causes)
     return "False", "Infeasible" if is_infeasible else "RequiresNewCapacity", message
+
+
+def _why_empty(spec: CapacityBufferSpec) -> str:
+    """Return why a resolved buffer has no pods, and what to set."""
+    if spec.replicas is None and spec.percentage is None:
+        if not spec.limits:
+            return "set spec.replicas, spec.percentage or spec.limits"
+        names = ", ".join(sorted(spec.limits))
+        return (
+            f"spec.limits is less than one pod requests, or its pods do not request {names}; raise "
+            "it, or set spec.replicas"
+        )
+    if not spec.replicas and not spec.percentage:
+        field = "spec.percentage" if spec.replicas is None else "spec.replicas"
+        return f"{field} is 0"
+    if spec.limits:
+        return "spec.limits is less than one pod requests, or the workload has 0 replicas"
+    return "the workload has 0 replicas"

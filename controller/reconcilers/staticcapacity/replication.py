@@ -104,12 +104,8 @@ class Replication(PortUser):
     async def _make(self, pool: NodePool, missing: int, present: int) -> timedelta | None:
         if not conditions.is_true(pool.status.conditions, "Ready"):
             return None  # the change to Ready triggers another run
-        limit = parse_resources(pool.spec.limits).get(NODES)
-        within = (
-            missing
-            if limit is None
-            else max(limit // parse_resources({NODES: 1})[NODES] - present, 0)
-        )
+        limit = _node_limit(pool)
+        within = missing if limit is None else max(limit - present, 0)
         if within > 0 and (pause := await self._has_to_wait(pool)):
             return pause
         tried = self.registration_backoff.most_new(pool)
@@ -122,14 +118,28 @@ class Replication(PortUser):
             self.metrics.record_creation(claim, "provisioned")
             fields = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
             log.info("created nodeclaim", extra=fields)
-        if within < missing:
+        if within >= missing or limit is None:
+            return PERIOD
+        await self._report_limit(pool, limit, missing - within)
+        return AT_THE_LIMIT
+
+    async def _report_limit(self, pool: NodePool, limit: int, missing: int) -> None:
+        """Report that `spec.limits.nodes` does not allow all nodes of the pool."""
+        replicas = pool.spec.replicas or 0
+        fields = {"NodePool": pool.metadata.name, "nodeclaims": missing}
+        if replicas <= limit:
             log.info(
-                "nodepool node limit reached, so nodeclaims are not created: raise "
-                "spec.limits.nodes of the nodepool, or lower spec.replicas",
-                extra={"NodePool": pool.metadata.name, "nodeclaims": missing - within},
+                "nodepool is at its node limit until nodes that are terminating are gone; creating "
+                "the missing nodeclaims then",
+                extra=fields,
             )
-            return AT_THE_LIMIT
-        return PERIOD
+            return
+        message = (
+            f"spec.limits.nodes ({limit}) is less than spec.replicas ({replicas}): raise "
+            "spec.limits.nodes, or lower spec.replicas"
+        )
+        await self.recorder.publish(NODE_POOL, pool, "Warning", "NodeLimitReached", message)
+        log.info("creating no more nodeclaims for nodepool: %s", message, extra=fields)
 
     async def _has_to_wait(self, pool: NodePool) -> timedelta:
         """Return how long the pool has to wait before it creates NodeClaims; zero if it need not.
@@ -254,6 +264,12 @@ class Replication(PortUser):
             return 3, False, 0.0, name
         cost = rescheduling_cost(pods, self.settings) * lifetime_remaining(claim, now)
         return 4, is_protected, cost, name
+
+
+def _node_limit(pool: NodePool) -> int | None:
+    """Return the maximum number of nodes of a pool; None if it has none."""
+    limit = parse_resources(pool.spec.limits).get(NODES)
+    return None if limit is None else limit // parse_resources({NODES: 1})[NODES]
 
 
 def _replaced_names(node: StateNode) -> Set[str]:
