@@ -64,7 +64,7 @@ from controller.cloudprovider.errors import (
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
 from controller.constraints.resources import MEMORY
-from controller.options import Options
+from controller.options import GATE_DISABLED, Options, gate_disabled
 from controller.telemetry.logs import ChangeMonitor
 
 SWEEP = 10.0
@@ -143,6 +143,7 @@ class AWSCloudProvider:
         self._clock = clock
         self._changes = ChangeMonitor()
         self._evaluates = aws_gates.node_class_cel
+        self._offers_reserved = gates.reserved_capacity
         self._shifts_zones = options.enable_zonal_shift
         self._repairs_as_before = options.legacy_node_repair
         self._reboots = aws_gates.reboot_for_repair
@@ -197,6 +198,7 @@ class AWSCloudProvider:
             discovered_capacity=self._discovered_capacity,
             groups=self._placements,
             drivers=drivers,
+            offers_reserved=gates.reserved_capacity,
             clock=clock,
         )
         self._launcher = Launcher(
@@ -475,6 +477,12 @@ class AWSCloudProvider:
     def _caveats(self, node_class: EC2NodeClass) -> Iterator[Caveat]:
         if self.pricing.caveat:
             yield Caveat("PricesCurrent", "PricesOutdated", self.pricing.caveat)
+        if node_class.spec.capacity_reservation_selector_terms and not self._offers_reserved:
+            yield Caveat(
+                "CapacityReservationsReady",
+                GATE_DISABLED,
+                gate_disabled("spec.capacityReservationSelectorTerms", "ReservedCapacity"),
+            )
         refusal = self._refusals.last(node_class.metadata.name)
         if refusal is not None:
             yield Caveat(

@@ -132,7 +132,7 @@ class Assembly:
         orchestrator = Orchestrator(ports, ClaimWriter(ports, provisioner.plan), history)
         notices = NoticeHandler(ports, registrations)
         gates = options.feature_gates
-        readiness = Readiness(ports, registrations, gates.static_capacity)
+        readiness = Readiness(ports, registrations, gates.static_capacity, gates.reserved_capacity)
         lifecycle = _lifecycle(ports, options, nomination, registrations)
         replication = Replication(ports, registration_backoff, settings_of(options))
         disruptor = _disruptor(ports, options, orchestrator, registration_backoff)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,9 +16,10 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.kubernetes import conditions
 from controller.aws.instancetypes.offerings import RESERVATION_ID
 from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import Session
 from controller.cloudprovider.errors import InsufficientCapacityError, NodeClaimNotFoundError
-from controller.options import Options
-from tests.aws.builders import make_claim, ready, within
+from controller.options import FeatureGates, Options
+from tests.aws.builders import NOW, Clock, make_claim, ready, within
 from tests.aws.conftest import Region
 from tests.aws.test_degraded import Answering
 
@@ -102,6 +104,29 @@ async def test_a_claim_without_reserved_capacity_uses_no_reservation(
     instance = await provider.launch(claim, node_class)
     assert instance.capacity_type == "on-demand"
     assert RESERVATION_ID not in instance.labels
+
+
+async def test_without_the_feature_gate_reservations_of_the_status_are_not_offered(
+    provider: AWSCloudProvider, reservation: str, session: Session, options: Options, clock: Clock
+) -> None:
+    terms = selecting(id=reservation)
+    before = await ready(provider, **terms)
+    gates = FeatureGates(reserved_capacity=False)
+    off = AWSCloudProvider(
+        replace(options, feature_gates=gates), aws=session, cluster_dns="10.100.0.10", clock=clock
+    )
+
+    after = await off.resolve(before, now=NOW)
+
+    assert after.status.capacity_reservations
+    found = conditions.find(after.status.conditions, "CapacityReservationsReady")
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "FeatureGateDisabled")
+    assert conditions.is_true(after.status.conditions, "Ready")
+    types = await off.instance_types(after)
+    kinds = {o.requirements[labels.CAPACITY_TYPE] for t in types for o in t.offerings}
+    assert kinds == {"on-demand", "spot"}
+    assert (await off.launch(make_claim(ANY, M5), after)).capacity_type != "reserved"
 
 
 async def test_a_terminated_instance_frees_its_reservation(

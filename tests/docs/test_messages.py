@@ -16,8 +16,8 @@ NO_REASONS = {
     "Answer", "CapacityBuffer", "Declined", "Deployment", "DoNotSchedule", "Done", "EventStatus",
     "Failed", "False", "In", "InstanceStatus", "Name", "Never", "Node", "NodeClaim", "NodeOverlay",
     "NodePool", "Normal", "Parallel", "Pod", "PodScheduled", "Pods", "Proposed", "Recreate",
-    "ReplicaSet", "Result", "StaticCapacity", "SystemStatus", "True", "Underway", "Unknown",
-    "Unschedulable", "Warning", "Withdrawn",
+    "ReplicaSet", "ReservedCapacity", "Result", "StaticCapacity", "SystemStatus", "True",
+    "Underway", "Unknown", "Unschedulable", "Warning", "Withdrawn",
 }  # fmt: skip
 """Words of the reconcilers that look like reasons: kinds, values of fields, names in the log."""
 

@@ -89,6 +89,9 @@ async def test_a_valid_overlay_that_changes_nothing_says_so_until_it_is_correcte
         make_overlay("without-change", weight=2),
         make_overlay("good", requirements=[in_pool("default")], price="1", weight=3),
     )
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gone"}
+    template = {"template": {"spec": {"node_class_ref": reference}}}
+    world.seed(changed(make_nodepool("without-class"), spec=template))
 
     await evaluation(world).reconcile(ALL)
 

@@ -290,6 +290,30 @@ async def test_a_pool_applied_by_two_managers_reports_the_conflict_and_stays_rea
         assert said in condition.message
 
 
+@pytest.mark.parametrize(
+    ("is_on", "capacity_types", "reason"),
+    [
+        (False, ("reserved",), "FeatureGateDisabled"),
+        (False, ("reserved", "on-demand"), "ValidationSucceeded"),
+        (True, ("reserved",), "ValidationSucceeded"),
+    ],
+)
+async def test_a_pool_of_reserved_capacity_reports_a_disabled_feature_gate(
+    world: World, is_on: bool, capacity_types: tuple[str, ...], reason: str
+) -> None:
+    requirement = Requirement(key=labels.CAPACITY_TYPE, operator="In", values=[*capacity_types])
+    world.seed(make_nodeclass(), fresh_pool(requirement))
+
+    readiness = Readiness(world.ports, world.registrations, reserved_capacity=is_on)
+    await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, "ValidationSucceeded")
+    assert condition is not None
+    assert condition.reason == reason
+    if reason == "FeatureGateDisabled":
+        assert "ReservedCapacity=true" in condition.message
+
+
 SNAPSHOT = "snap-0123456789abcdef0"
 
 

@@ -186,9 +186,16 @@ class InstanceTypes:
         discovered_capacity: DiscoveredCapacity,
         groups: PlacementGroups,
         drivers: Drivers,
+        offers_reserved: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Return nothing until the instance types are described.
+
+        `offers_reserved` is the feature gate ReservedCapacity. While it is off, the status of an
+        EC2NodeClass may still have the reservations that were found while it was on.
+        """
         self._region = region
+        self._offers_reserved = offers_reserved
         self._drivers = drivers
         self._discovered_capacity = discovered_capacity
         self._groups = groups
@@ -287,7 +294,7 @@ class InstanceTypes:
     ) -> None:
         zone_ids = {s.zone: s.zone_id for s in node_class.status.subnets if s.id not in closed}
         every_zone = {s.zone: s.zone_id for s in node_class.status.subnets}
-        reserved = _by_type(node_class)
+        reserved = _by_type(node_class) if self._offers_reserved else {}
         charged = surcharges(
             node_class,
             zones=every_zone,
@@ -369,7 +376,7 @@ class InstanceTypes:
         family = family_of(node_class)
         sharing = self._drivers.sharing_of(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
-        reserved = _by_type(node_class)
+        reserved = _by_type(node_class) if self._offers_reserved else {}
         for name in sorted(self._described.by_name.keys() & names):
             info = self._described.by_name[name]
             if counts_shares:

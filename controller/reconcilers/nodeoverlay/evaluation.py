@@ -39,7 +39,7 @@ class Evaluation(PortUser):
         if not overlays:
             return PERIOD
         problems = {o.metadata.name: validation.overlay_problems(o) for o in overlays}
-        types, is_complete = await self._instance_types()
+        types, is_read, is_complete = await self._instance_types()
         pools = [p for p in self.cluster.list(NODE_POOL) if p.metadata.name in types]
         valid = [o for o in overlays if not problems[o.metadata.name]]
         conflicts = conflicting_overlays(valid, pools=pools, instance_types=types)
@@ -48,7 +48,7 @@ class Evaluation(PortUser):
             after = self._conditions(overlay, problems[name], conflicts.get(name, ""))
             if problems[name]:
                 after = conditions.without_condition(after, EFFECTIVE)
-            elif is_complete:
+            elif is_read:
                 is_matching = matches_offering(overlay, pools=pools, instance_types=types)
                 after = self._effect(overlay, after, is_matching)
             if conditions.are_equal(overlay.status.conditions, after):
@@ -61,10 +61,13 @@ class Evaluation(PortUser):
                 return timedelta(0)
         return PERIOD if is_complete else UNRESOLVED
 
-    async def _instance_types(self) -> tuple[dict[str, tuple[InstanceType, ...]], bool]:
-        """Return the instance types per pool, and whether those of every pool could be read."""
+    async def _instance_types(self) -> tuple[dict[str, tuple[InstanceType, ...]], bool, bool]:
+        """Return the instance types per pool, whether all could be read, and whether all are known.
+
+        A pool whose EC2NodeClass does not exist has no instance types: they are read, not known.
+        """
         types_by_pool: dict[str, tuple[InstanceType, ...]] = {}
-        pools = self.cluster.list(NODE_POOL)
+        pools, is_read = self.cluster.list(NODE_POOL), True
         for pool in pools:
             name = pool.spec.template.spec.node_class_ref.name
             node_class = self.cluster.get(EC2_NODE_CLASS, name)
@@ -76,8 +79,8 @@ class Evaluation(PortUser):
                 )
             except CloudProviderError:
                 # The NodePool's conditions report the error.
-                continue
-        return types_by_pool, len(types_by_pool) == len(pools)
+                is_read = False
+        return types_by_pool, is_read, len(types_by_pool) == len(pools)
 
     def _conditions(self, overlay: NodeOverlay, problems: list[str], rival: str) -> list[Condition]:
         now, generation = self.clock(), overlay.metadata.generation

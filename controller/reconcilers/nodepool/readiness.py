@@ -34,6 +34,7 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.ownership import has_unsupported_class
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
+from controller.constraints.requirements import read
 from controller.disruption.budgets import budget_faults
 from controller.options import GATE_DISABLED, gate_disabled
 from controller.reconcilers.newnodes.supply import requirement_mismatch
@@ -76,6 +77,9 @@ class Readiness(PortUser):
     registrations: Registrations
     static_capacity: bool = False
     """Whether the feature gate StaticCapacity is on."""
+
+    reserved_capacity: bool = True
+    """Whether the feature gate ReservedCapacity is on."""
 
     _matched: dict[str, _Match] = field(default_factory=dict, init=False)
 
@@ -174,6 +178,11 @@ class Readiness(PortUser):
             return "False", "NodePoolValidationFailed", "; ".join(problems)
         if pool.spec.replicas is not None and not self.static_capacity:
             return "False", GATE_DISABLED, gate_disabled("spec.replicas", "StaticCapacity")
+        if not self.reserved_capacity and _needs_reserved(pool):
+            requirement = (
+                f"{labels.CAPACITY_TYPE} In [{labels.RESERVED}] in spec.template.spec.requirements"
+            )
+            return "False", GATE_DISABLED, gate_disabled(requirement, "ReservedCapacity")
         return ("False", "NoCompatibleInstanceTypes", mismatch) if mismatch else TRUE
 
     def _conditions(
@@ -249,6 +258,14 @@ class Readiness(PortUser):
             version = labels.NODEPOOL_HASH_VERSION
             await update_hashes(self.ports, claims, wanted, version=version)
         return await apply_patch(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
+
+
+def _needs_reserved(pool: NodePool) -> bool:
+    """Whether the pool's requirements allow no capacity type but `reserved`."""
+    allowed = read(pool.spec.template.spec.requirements).get(labels.CAPACITY_TYPE)
+    return allowed is not None and not any(
+        allowed.has(capacity_type) for capacity_type in (labels.ON_DEMAND, labels.SPOT)
+    )
 
 
 def _with_outcome(
