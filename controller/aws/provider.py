@@ -271,6 +271,11 @@ class AWSCloudProvider:
             if self._shifts_zones:
                 tasks.create_task(self._every(SHIFT_PERIOD, self._shift.refresh))
 
+    @property
+    def region(self) -> str:
+        """The AWS region of the instance types and prices."""
+        return self.aws.region
+
     async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress."""
         await self.aws.shutdown()

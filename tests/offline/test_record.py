@@ -40,6 +40,8 @@ SECRET = "hunter2"
 class InstanceTypeSource:
     """Offers the instance types of a world."""
 
+    region = "us-west-2"
+
     def __init__(self, sold: World) -> None:
         self._sold = from_rows(sold["instanceTypes"])
         self.is_shut_down = False
@@ -254,6 +256,20 @@ async def test_recording_with_refused_credentials_says_what_to_do() -> None:
 
     with pytest.raises(CommandError, match="log in again"):
         await record_cluster(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
+
+
+async def test_instance_types_of_another_region_than_the_nodes_are_not_read() -> None:
+    original = world(("a", "small", []))
+    original["nodes"][0]["metadata"]["labels"][labels.REGION] = "eu-central-1"
+    said: list[str] = []
+
+    written = await record(original, said)
+
+    assert written["instanceTypes"] == []
+    (warning,) = [sentence for sentence in said if "AWS_REGION" in sentence]
+    assert "the nodes are in eu-central-1" in warning
+    original["nodes"][0]["metadata"]["labels"][labels.REGION] = "us-west-2"
+    assert (await record(original))["instanceTypes"]
 
 
 class Bare(FakeApiServer):

@@ -107,6 +107,10 @@ Report = Callable[[str], None]
 class InstanceTypeSource(Protocol):
     """The part of a cloud provider that lists instance types."""
 
+    @property
+    def region(self) -> str:
+        """The AWS region of the instance types and prices."""
+
     async def start(self) -> None:
         """Load the instance types and prices."""
 
@@ -354,9 +358,15 @@ async def instance_types_of(
             node_class.metadata.name: node_class
             for node_class in await _list_if_served(api, EC2_NODE_CLASS)
         }
+        nodes = await api.list(NODE)
+        if other := _other_region(nodes, source.region):
+            report(
+                f"the AWS region is {source.region}, but the nodes are in {other}, so instance "
+                f"types and prices are not read: set AWS_REGION={other}"
+            )
+            return []
         await source.start()
         pools = await _list_if_served(api, NODE_POOL)
-        nodes = await api.list(NODE)
         if not any(map(is_ours, pools)):
             assumed = _assumed_class(nodes)
             report(
@@ -397,6 +407,12 @@ async def instance_types_of(
         for offered, pools in (*offers, (others, [NO_NODE_POOL]))
         for instance_type in offered
     ]
+
+
+def _other_region(nodes: Iterable[Node], region: str) -> str:
+    """Return the region of the nodes if none of them is in this one; otherwise empty."""
+    regions = {node.metadata.labels.get(labels.REGION) for node in nodes} - {None}
+    return "" if region in regions else min(filter(None, regions), default="")
 
 
 async def _types_outside(nodes: Iterable[Node], source: InstanceTypeSource) -> list[InstanceType]:
