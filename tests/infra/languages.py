@@ -163,16 +163,16 @@ def test_the_program_of_the_page_runs_on_another_machine_with_the_package_from_a
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("language", "is_from_git"), [("typescript", False), ("python", True)])
+@pytest.mark.parametrize("language", PROGRAMS)
 async def test_nodes_follow_the_pods_of_a_cluster_on_which_the_program_creates_joiner(
-    language: str, is_from_git: bool, tmp_path: Path
+    language: str, tmp_path: Path
 ) -> None:
     project, program = copy_of(language, tmp_path), PROGRAMS[language]
 
     with running_region(tmp_path / "region") as region, released(tmp_path) as release:
         reached = [json.dumps(region.settings[key]) for key in ("awsEndpoint", "kubeconfig")]
         changes = {
-            program.sdk: program.sdk_from_git if is_from_git else program.sdk,
+            program.sdk: program.sdk_from_git,
             '"my-cluster"': '"joiner"',
             program.region: program.region + program.connection.format(*reached),
         }
@@ -180,7 +180,7 @@ async def test_nodes_follow_the_pods_of_a_cluster_on_which_the_program_creates_j
         environment = {**region.engine.environment, **release.host.environment}
         plain = replace(region.engine, project=project, environment=environment)
         engine = with_python_packages(plain, language)
-        engine.add_package(release.added if is_from_git else str(CHECKOUT / "plugin"))
+        engine.add_package(release.added)
         async with region.client() as kube:
             scenario = Scenario(Observer(kube, region.cloud), engine, REGION, region.logs)
             # `pulumi up` waits until the default NodePool is ready, thus until the controller runs.
