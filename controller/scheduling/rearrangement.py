@@ -20,12 +20,9 @@ from controller.scheduling.packing.plannednodes import Families, PlannedNode
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 
-MAX_PODS = 500
-"""Greatest number of pods on new nodes for which the nodes are improved one by one. With more, the
-search ends before it finds anything."""
-
-MAX_PENDING = 100
-"""Greatest size of a pending group without a node that is placed with them."""
+MAX_PODS = 100
+"""Greatest number of pods on new nodes for which the nodes are improved one by one, and greatest
+size of a pending group without a node that is tried with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +97,8 @@ class Rearrangement:
         """Return the pods without a node that the search may place, the most important first.
 
         Each pod group is in the first of its domains. Pods with resource claims are left out,
-        because devices are allocated while nodes are packed. Pending groups of more than
-        `MAX_PENDING` pods are left out too, and pods that must share a node with certain others.
+        because devices are allocated while nodes are packed. Pending groups of more than `MAX_PODS`
+        pods are left out too, and pods that must share a node with certain other pods.
         """
         pod_groups = []
         without_devices = (
@@ -116,7 +113,7 @@ class Rearrangement:
             )
             domains = self.launch_options.combinations(eligible, keys)
             fits = len(self.launch_options.fitting_node_types(eligible, pending.size)) > 0
-            few = 0 < pending.number <= MAX_PENDING
+            few = 0 < pending.number <= MAX_PODS
             if fits and domains and few and not pending.needs_colocation:
                 pins = tuple(zip(keys, domains[0], strict=True))
                 pod_groups.append(PodGroup(pending, pins, list(pending.keys), eligible))

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.parity import generated
 from controller.apis import labels
 from controller.cloudprovider.instancetypes import Offering
-from controller.offline.world import load
-from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
 from tests.builders import (
     by_hostname,
@@ -300,16 +297,3 @@ def test_unschedulable_pods_do_not_affect_others() -> None:
 
     assert set(results.unschedulable) == {pod.key for pod in lost}
     assert len(results.new_nodes) == 1
-
-
-@pytest.mark.parametrize("seed", [84, 156])
-def test_nodes_of_hundreds_of_pods_become_cheaper(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = load(generated.world(seed))
-    assert len(read.pods) > 150
-    with monkeypatch.context() as patched:
-        patched.setattr("controller.scheduling.solver.MAX_PODS", 0)
-        without_search = schedule(read.pods, snapshot=read.snapshot).cost
-
-    assert schedule(read.pods, snapshot=read.snapshot).cost < 0.99 * without_search

@@ -82,8 +82,8 @@ packing. Fewer pods are packed in milliseconds by the quick packing too, and che
 or classes both take equally long."""
 
 FEW_PODS = 100
-"""Number of pods up to which pods of single nodes are not redistributed: the local search
-(`localsearch`) of the solver finds cheaper nodes without it."""
+"""Number of pods up to which pods of single nodes are not redistributed, because the solver then
+searches all new nodes (`localsearch`)."""
 
 OTHERS_EVERY = 7
 """Ruin and recreate also removes every n-th of the other nodes, different ones in each turn,
