@@ -47,6 +47,7 @@ def test_every_example_is_tested() -> None:
     assert {path.parent.name for path in EXAMPLES.rglob("__main__.py")} == {
         "component",
         "iam",
+        "package-python",  # needs a generated SDK: `make languages`
         "policies",
     }
 
