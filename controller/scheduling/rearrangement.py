@@ -15,14 +15,10 @@ from controller.scheduling.catalog.launchoptions import LaunchOptions
 from controller.scheduling.catalog.limits import PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.packing.formulation import ProblemBuilder, each_apart
-from controller.scheduling.packing.localsearch import LocalSearch, MoveRules
+from controller.scheduling.packing.localsearch import MAX_PODS, LocalSearch, MoveRules
 from controller.scheduling.packing.plannednodes import Families, PlannedNode
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
-
-MAX_PODS = 100
-"""Greatest number of pods on new nodes for which the nodes are improved one by one, and greatest
-size of a pending group without a node that is tried with them."""
 
 
 @dataclass(frozen=True, slots=True)

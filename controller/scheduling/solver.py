@@ -12,6 +12,7 @@ from controller.scheduling.causes import TOO_FEW_TYPES, PlacementCauses
 from controller.scheduling.nodeclaims import NodeClaimWriter
 from controller.scheduling.nodes.occupancy import ExistingOccupancy
 from controller.scheduling.packing.formulation import ProblemBuilder
+from controller.scheduling.packing.localsearch import MAX_PODS
 from controller.scheduling.packing.plannednodes import PlannedNode, backfill
 from controller.scheduling.packing.purchasing import Purchaser, price_overstatement
 from controller.scheduling.placement.domains import Domains
@@ -19,7 +20,7 @@ from controller.scheduling.placement.placer import Placer
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup
 from controller.scheduling.pods.preferences import Relaxed, relax
 from controller.scheduling.problem import SchedulingProblem
-from controller.scheduling.rearrangement import MAX_PODS, Rearrangement
+from controller.scheduling.rearrangement import Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retries import can_exclude

@@ -129,7 +129,7 @@ def test_pods_of_many_shapes_cost_little_more_than_the_bound(seed: int) -> None:
 @pytest.mark.parametrize("seed", [12, 58, 100, 116, 125, 186, 198, 312, *range(1, 400, 16)])
 def test_every_constraint_stays_satisfied(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.scheduling.packing.packer.GOOD_ENOUGH", 0.0)
-    monkeypatch.setattr("controller.scheduling.packing.packer.FEW_PODS", 0)
+    monkeypatch.setattr("controller.scheduling.packing.packer.MAX_PODS", 0)
     monkeypatch.setattr("controller.scheduling.solver.MAX_PODS", 0)  # no other search after it
     world = generated.world(seed)
     read = load(world)

@@ -30,6 +30,10 @@ from controller.scheduling.packing.occupancy import NodeOccupancy
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 from controller.scheduling.topology.spread import Pins, Rules, admits, record, violations
 
+MAX_PODS = 100
+"""Greatest number of pods on new nodes for which the solver runs this search, and greatest size of
+a pending group without a node that is tried with them."""
+
 MAX_PAIRED_NODES = 12
 """Number of nodes up to which every pair of them is removed together."""
 

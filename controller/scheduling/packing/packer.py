@@ -29,6 +29,7 @@ from controller.scheduling.arrays import Indices, Mask, Vector
 from controller.scheduling.packing.columns import column_generation
 from controller.scheduling.packing.firstfit import FirstFit
 from controller.scheduling.packing.greedy import fill
+from controller.scheduling.packing.localsearch import MAX_PODS
 from controller.scheduling.packing.pricing import MANY_PAIRS, DualPrices, PriceModel
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 from controller.scheduling.packing.redistribution import Redistribution
@@ -80,10 +81,6 @@ FIRST_FIT, MAX_CLASSES = range(50, 10_001), 1_000
 """Numbers of pods, and greatest number of classes, for which first fit runs before the quick
 packing. Fewer pods are packed in milliseconds by the quick packing too, and cheaper. With more pods
 or classes both take equally long."""
-
-FEW_PODS = 100
-"""Number of pods up to which pods of single nodes are not redistributed, because the solver then
-searches all new nodes (`localsearch`)."""
 
 OTHERS_EVERY = 7
 """Ruin and recreate also removes every n-th of the other nodes, different ones in each turn,
@@ -190,7 +187,8 @@ def pack(
         if not packing.left[possible].any():
             _improve(problem, model, packing, refinements, expired, progress)
     cheapest = _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
-    many = int(problem.demand.sum()) > FEW_PODS
+    # For fewer pods, the local search after all purchases finds cheaper nodes without it.
+    many = int(problem.demand.sum()) > MAX_PODS
     if many and not (cheapest.left[possible].any() or expired() or _is_good_enough(cheapest)):
         _redistribute(problem, model, cheapest, expired)
         progress.report(cheapest)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.packing.firstfit import LEAST_AMOUNT
 from controller.scheduling.packing.occupancy import NodeOccupancy
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
@@ -37,9 +38,6 @@ for another to follow."""
 
 NO_NODE = -1
 """The node type of a row without a node."""
-
-LEAST_CAPACITY = 1e-30
-"""Replaces a capacity of zero in divisions."""
 
 
 class Redistribution:
@@ -60,7 +58,7 @@ class Redistribution:
         `headroom` is what the nodes leave of the limits.
         """
         self._problem, self._random = problem, np.random.default_rng(0)
-        largest = (problem.sizes / np.maximum(problem.capacity.max(axis=0), LEAST_CAPACITY)).max(1)
+        largest = (problem.sizes / np.maximum(problem.capacity.max(axis=0), LEAST_AMOUNT)).max(1)
         self._largest_first = np.argsort(np.argsort(-largest, kind="stable")).tolist()
         classes = np.arange(len(problem.demand))
         self.pods = [np.repeat(classes, pods).tolist() for _, pods in nodes]
@@ -152,7 +150,7 @@ class Redistribution:
             fits &= self.spare[:, r] >= size[r] - SLACK
         nodes = self._without_forbidden(class_index, np.flatnonzero(fits))
         if len(nodes):
-            capacity = np.maximum(problem.capacity[self.node_type[nodes]], LEAST_CAPACITY)
+            capacity = np.maximum(problem.capacity[self.node_type[nodes]], LEAST_AMOUNT)
             left = ((self.spare[nodes] - size) / capacity).max(axis=1)
             best = int(nodes[left.argmin()])
             return best, int(self.node_type[best])
