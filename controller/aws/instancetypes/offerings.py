@@ -294,7 +294,7 @@ class InstanceTypes:
     ) -> None:
         zone_ids = {s.zone: s.zone_id for s in node_class.status.subnets if s.id not in closed}
         every_zone = {s.zone: s.zone_id for s in node_class.status.subnets}
-        reserved = _by_type(node_class) if self._offers_reserved else {}
+        reserved = self._reserved_by_type(node_class)
         charged = surcharges(
             node_class,
             zones=every_zone,
@@ -369,6 +369,16 @@ class InstanceTypes:
             if image is not None:
                 yield instance_type, node_class.status.amis.index(image)
 
+    def _reserved_by_type(
+        self, node_class: EC2NodeClass
+    ) -> dict[str, tuple[CapacityReservationStatus, ...]]:
+        """Return the offered capacity reservations of an EC2NodeClass, by instance type."""
+        by_type: dict[str, tuple[CapacityReservationStatus, ...]] = {}
+        for reservation in node_class.status.capacity_reservations if self._offers_reserved else ():
+            name = reservation.instance_type
+            by_type[name] = (*by_type.get(name, ()), reservation)
+        return by_type
+
     def _suitable_types(
         self, node_class: EC2NodeClass, names: Collection[str], *, counts_shares: bool = False
     ) -> Iterator[InstanceType]:
@@ -376,7 +386,7 @@ class InstanceTypes:
         family = family_of(node_class)
         sharing = self._drivers.sharing_of(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
-        reserved = _by_type(node_class) if self._offers_reserved else {}
+        reserved = self._reserved_by_type(node_class)
         for name in sorted(self._described.by_name.keys() & names):
             info = self._described.by_name[name]
             if counts_shares:
@@ -482,14 +492,6 @@ class InstanceTypes:
 def image_for(instance_type: InstanceType, amis: list[AMIStatus]) -> AMIStatus | None:
     """Return the first AMI that runs on the instance type, or None if none does."""
     return next((a for a in amis if has(instance_type, read(a.requirements))), None)
-
-
-def _by_type(node_class: EC2NodeClass) -> dict[str, tuple[CapacityReservationStatus, ...]]:
-    by_type: dict[str, tuple[CapacityReservationStatus, ...]] = {}
-    for reservation in node_class.status.capacity_reservations:
-        name = reservation.instance_type
-        by_type[name] = (*by_type.get(name, ()), reservation)
-    return by_type
 
 
 @lru_cache(maxsize=256)
