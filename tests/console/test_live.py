@@ -169,16 +169,12 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_read_when_it_does(
     made = constrained(10, 3)
     api = cluster(made)
     api.refuse("list", UnavailableError("refused"), kind=CONTROLLER_DEPLOYMENT)
-    following = Following(api, made, OPTIONS)
-    running = asyncio.create_task(following.cluster.run())
-    try:
+    async with followed(api, made) as following:
         await following.cluster.changed.wait()
         assert following.cluster.error == "the API server does not answer: refused"
 
         await following.until(has_types)
         assert following.cluster.error == ""
-    finally:
-        running.cancel()
 
 
 async def test_changed_settings_of_the_controller_are_used_without_a_restart(
