@@ -22,6 +22,9 @@ from testbed.cloud.state.world import World, now
 LONGEST_WAIT = 60.0
 """Longest duration of a long poll, in seconds."""
 
+DESCRIBED_OF_ENTRY = ("clusterName", "principalArn", "type", "username", "kubernetesGroups")
+DESCRIBED_OF_ASSOCIATION = ("clusterName", "namespace", "serviceAccount", "roleArn")
+
 Query = Mapping[str, str]
 Content = Mapping[str, Any]
 
@@ -134,10 +137,8 @@ def _extended_resources(instance: Instance, facts: Mapping[str, Any]) -> dict[st
 
 
 def _order_fault(world: World, _: Query, content: Content) -> Any:
-    orders = content if isinstance(content, list) else [content]
-    for each in orders:
-        world.faults.order(Fault.parse(each))
-    return {"faults": world.faults.list_outstanding()}
+    world.faults.order(Fault.parse(content))
+    return {}
 
 
 def _clear_faults(world: World, _: Query, __: Content) -> Any:
@@ -157,7 +158,7 @@ def _set_capacity(world: World, _: Query, content: Content) -> Any:
                 world.capacity.pop((capacity_type, *pool), None)
             else:
                 world.capacity[capacity_type, *pool] = available
-    return _capacity(world, {}, {})
+    return {}
 
 
 def _pools(world: World, content: Content) -> list[tuple[str, str]]:
@@ -174,16 +175,6 @@ def _pools(world: World, content: Content) -> list[tuple[str, str]]:
         for each in ([name] if name != "*" else sorted(offered))
         for where in (sorted(offered[each]) if zone == "*" else [zone])
     ]
-
-
-def _capacity(world: World, _: Query, __: Content) -> Any:
-    with world.lock:
-        return {
-            "pools": [
-                {"capacityType": kind, "instanceType": name, "zone": zone, "available": available}
-                for (kind, name, zone), available in sorted(world.capacity.items())
-            ]
-        }
 
 
 def _set_addresses(world: World, _: Query, content: Content) -> Any:
@@ -230,10 +221,6 @@ def _change_settings(world: World, _: Query, content: Content) -> Any:
     return world.settings.as_json()
 
 
-def _settings(world: World, _: Query, __: Content) -> Any:
-    return world.settings.as_json()
-
-
 def _limit_pages(world: World, _: Query, content: Content) -> Any:
     largest = content["largest"]
     if largest is not None and (not isinstance(largest, int) or largest < 1):
@@ -257,13 +244,7 @@ def _access_entries(world: World, _: Query, __: Content) -> Any:
     with world.lock:
         return {
             "accessEntries": [
-                {
-                    "clusterName": entry["clusterName"],
-                    "principalArn": entry["principalArn"],
-                    "type": entry["type"],
-                    "username": entry["username"],
-                    "kubernetesGroups": list(entry["kubernetesGroups"]),
-                }
+                {key: entry[key] for key in DESCRIBED_OF_ENTRY}
                 for entry in world.clusters.access_entries.values()
             ]
         }
@@ -273,13 +254,8 @@ def _associations(world: World, _: Query, __: Content) -> Any:
     with world.lock:
         return {
             "associations": [
-                {
-                    "clusterName": each["clusterName"],
-                    "namespace": each["namespace"],
-                    "serviceAccount": each["serviceAccount"],
-                    "roleArn": each["roleArn"],
-                    "isSeen": world.is_seen(each["associationId"]),
-                }
+                {key: each[key] for key in DESCRIBED_OF_ASSOCIATION}
+                | {"isSeen": world.is_seen(each["associationId"])}
                 for each in (
                     *world.clusters.associations.values(),
                     *world.lingering.values(),
@@ -306,14 +282,6 @@ def _prices(world: World, query: Query, _: Content) -> Any:
     return {"prices": listed}
 
 
-def _types(world: World, query: Query, _: Content) -> Any:
-    offered = zones_of(world.region)
-    name = query["type"]
-    if name not in offered:
-        raise ValueError(f"{name} is not offered in {world.region}")
-    return {"instanceType": TYPES[name], "zones": sorted(offered[name])}
-
-
 def _publish_images(world: World, _: Query, content: Content) -> Any:
     with world.lock:
         return {"imageIds": images.publish_release(world, str(content["release"]))}
@@ -334,34 +302,20 @@ def _clear_calls(world: World, _: Query, __: Content) -> Any:
     return {}
 
 
-def _health(world: World, _: Query, __: Content) -> Any:
-    return {
-        "region": world.region,
-        "clusterName": world.cluster.name,
-        "zones": list(world.zones),
-        "revision": world.changes.revision,
-    }
-
-
 ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
-    ("GET", "health"): _health,
     ("GET", "instances"): _instances,
     ("POST", "faults"): _order_fault,
-    ("GET", "faults"): lambda world, _, __: {"faults": world.faults.list_outstanding()},
     ("DELETE", "faults"): _clear_faults,
     ("POST", "capacity"): _set_capacity,
-    ("GET", "capacity"): _capacity,
     ("POST", "addresses"): _set_addresses,
     ("POST", "interrupt"): _interrupt,
     ("POST", "impair"): _impair,
     ("POST", "settings"): _change_settings,
-    ("GET", "settings"): _settings,
     ("POST", "pages"): _limit_pages,
     ("POST", "authentication-mode"): _set_authentication_mode,
     ("GET", "access-entries"): _access_entries,
     ("GET", "pod-identity-associations"): _associations,
     ("GET", "prices"): _prices,
-    ("GET", "instance-types"): _types,
     ("POST", "images"): _publish_images,
     ("POST", "zonal-shift"): _shift,
     ("GET", "leftovers"): lambda world, _, __: {"leftovers": leftovers.report(world)},

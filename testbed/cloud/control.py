@@ -27,7 +27,7 @@ class InstanceView:
     zone: str
     zone_id: str
     subnet_id: str
-    security_group_ids: tuple[str, ...]
+    security_group_ids: list[str]
     image_id: str
     image_name: str
     private_ip: str
@@ -44,27 +44,12 @@ class InstanceView:
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> InstanceView:
         """Return the instance that the control API's JSON describes."""
-        return cls(
-            instance_id=content["instanceId"],
-            state=content["state"],
-            reboots=content["reboots"],
-            instance_type=content["instanceType"],
-            architecture=content["architecture"],
-            zone=content["zone"],
-            zone_id=content["zoneId"],
-            subnet_id=content["subnetId"],
-            security_group_ids=tuple(content["securityGroupIds"]),
-            image_id=content["imageId"],
-            image_name=content["imageName"],
-            private_ip=content["privateIp"],
-            private_dns_name=content["privateDnsName"],
-            user_data=content["userData"],
-            role_arn=content["roleArn"],
-            capacity_type=content["capacityType"],
-            price=content["price"],
-            tags=content["tags"],
-            revision=content["revision"],
-        )
+        return cls(**{name: content[_camel(name)] for name in cls.__dataclass_fields__})
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
 
 
 @dataclass(frozen=True, slots=True)

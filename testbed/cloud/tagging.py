@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from testbed.cloud.ec2 import tags
+from testbed.cloud.ec2.kinds import kind_of
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.filters import page
@@ -16,7 +17,7 @@ from testbed.cloud.state.world import World
 def _tagged_resources(world: World) -> Iterator[tuple[str, dict[str, str]]]:
     for identity, held in list(backends.ec2(world.region).tags.items()):
         if held and tags.exists(world, identity):
-            yield world.arn("ec2", f"{tags.kind_of(identity)}/{identity}"), dict(held)
+            yield world.arn("ec2", f"{kind_of(identity)}/{identity}"), dict(held)
     for cluster in world.clusters.described.values():
         yield cluster["arn"], cluster["tags"]
     for entry in world.clusters.access_entries.values():

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
+from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
@@ -20,7 +21,7 @@ def subnet(world: World, identity: str) -> Any:
     for in_zone in list(backends.ec2(world.region).subnets.values()):
         if identity in in_zone:
             return in_zone[identity]
-    raise AwsError("InvalidSubnetID.NotFound", f"The subnet ID '{identity}' does not exist")
+    raise no_such("subnet", identity)
 
 
 def pool(world: World, identity: str) -> Pool:
@@ -76,7 +77,7 @@ def as_api(world: World, subnet: Any) -> Mapping[str, Any]:
             "EnableResourceNameDnsARecord": False,
             "EnableResourceNameDnsAAAARecord": False,
         },
-        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(subnet.id).items()],
+        "Tags": world.tag_list(subnet.id),
     }
 
 

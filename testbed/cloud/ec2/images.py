@@ -11,9 +11,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from testbed.cloud.ec2.instances import new_id
+from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
@@ -56,7 +58,6 @@ def publish(world: World, published: Published) -> None:
     """Add an image to the region and set its SSM parameters."""
     image = published.image
     world.images[image.identity] = image
-    world.tag(image.identity, image.tags)
     values = {**dict.fromkeys(published.parameters, image.identity), **published.versions}
     for name, value in values.items():
         backends.put_ssm_parameter(world.region, name=name, value=value, now=now().timestamp())
@@ -67,24 +68,23 @@ def seed(world: World) -> None:
     major, minor = world.cluster.version.split(".")[:2]
     for offset in (-1, 0, 1):
         version = f"{major}.{int(minor) + offset}"
-        for release in (*al2023(version), *al2(version), *bottlerocket(version)):
-            publish(world, release)
-        for release in windows(version):
+        published = (al2023(version), al2(version), bottlerocket(version), windows(version))
+        for release in chain.from_iterable(published):
             publish(world, release)
 
 
-def al2023(version: str) -> Iterator[Published]:
+def al2023(version: str, releases: Mapping[str, datetime] = RELEASES) -> Iterator[Published]:
     """Yield the Amazon Linux 2023 images for EKS: x86_64 in three variants, arm64 in two."""
     variants = [("x86_64", v) for v in ("standard", "nvidia", "neuron")]
     variants += [("arm64", v) for v in ("standard", "nvidia")]
-    for number, (release, created) in enumerate(RELEASES.items(), start=1):
+    for release, created in releases.items():
         for architecture, variant in variants:
             name = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{release}"
             root = (
                 f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023"
                 f"/{architecture}/{variant}"
             )
-            yield _eks(name, root, architecture, created, latest=number == len(RELEASES))
+            yield _eks(name, root, architecture, created, latest=release == max(releases))
 
 
 def al2(version: str) -> Iterator[Published]:
@@ -93,11 +93,11 @@ def al2(version: str) -> Iterator[Published]:
         return
     variants = [("x86_64", "", "amazon-eks-node"), ("x86_64", "-gpu", "amazon-eks-gpu-node")]
     variants.append(("arm64", "-arm64", "amazon-eks-arm64-node"))
-    for number, (release, created) in enumerate(RELEASES.items(), start=1):
+    for release, created in RELEASES.items():
         for architecture, suffix, prefix in variants:
             name = f"{prefix}-{version}-v{release}"
             root = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2{suffix}"
-            yield _eks(name, root, architecture, created, latest=number == len(RELEASES))
+            yield _eks(name, root, architecture, created, latest=release == max(RELEASES))
 
 
 def _eks(name: str, root: str, architecture: str, created: datetime, *, latest: bool) -> Published:
@@ -126,14 +126,14 @@ def bottlerocket(version: str) -> Iterator[Published]:
 
     Their SSM parameters are named by full version, by short version, and `latest`.
     """
-    for number, (release, moment) in enumerate(BOTTLEROCKET_RELEASES.items(), start=1):
+    for release, moment in BOTTLEROCKET_RELEASES.items():
         short = release.split("-")[0]
         for architecture in ("x86_64", "arm64"):
             for variant in ("", "-nvidia"):
                 name = f"bottlerocket-aws-k8s-{version}{variant}-{architecture}-v{release}"
                 root = f"/aws/service/bottlerocket/aws-k8s-{version}{variant}/{architecture}"
                 names = [f"{root}/{release}/image_id", f"{root}/{short}/image_id"]
-                if number == len(BOTTLEROCKET_RELEASES):
+                if release == max(BOTTLEROCKET_RELEASES):
                     names.append(f"{root}/latest/image_id")
                 image = Image(
                     identity=identity_of(name),
@@ -149,15 +149,10 @@ def bottlerocket(version: str) -> Iterator[Published]:
 def windows(version: str) -> Iterator[Published]:
     """Yield the Windows Server Core images for EKS."""
     years = ["2019", "2022"] + (["2025"] if int(version.split(".")[1]) >= 35 else [])
-    for number, (release, moment) in enumerate(WINDOWS_RELEASES.items(), start=1):
+    for release, moment in WINDOWS_RELEASES.items():
         for year in years:
             base = f"Windows_Server-{year}-English-Core-EKS_Optimized-{version}"
-            names = []
-            if number == len(WINDOWS_RELEASES):
-                names.append(
-                    f"/aws/service/ami-windows-latest/Windows_Server-{year}-English-Core"
-                    f"-EKS_Optimized-{version}/image_id"
-                )
+            latest = f"/aws/service/ami-windows-latest/{base}/image_id"
             image = Image(
                 identity=identity_of(f"{base}-{release}"),
                 name=f"{base}-{release}",
@@ -168,29 +163,15 @@ def windows(version: str) -> Iterator[Published]:
                 root_size_gib=50,
                 windows=True,
             )
-            yield Published(image, tuple(names))
+            yield Published(image, (latest,) if release == max(WINDOWS_RELEASES) else ())
 
 
 def publish_release(world: World, release: str) -> list[str]:
     """Publish a new AL2023 release, make it the recommended one, and return the image IDs."""
-    created = now()
-    published = []
-    for architecture, variant in [
-        ("x86_64", "standard"),
-        ("x86_64", "nvidia"),
-        ("x86_64", "neuron"),
-        ("arm64", "standard"),
-        ("arm64", "nvidia"),
-    ]:
-        version = world.cluster.version
-        name = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{release}"
-        root = (
-            f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{architecture}/{variant}"
-        )
-        each = _eks(name, root, architecture, created, latest=True)
+    published = list(al2023(world.cluster.version, {release: now()}))
+    for each in published:
         publish(world, each)
-        published.append(each.image.identity)
-    return published
+    return [each.image.identity for each in published]
 
 
 def get(world: World, identity: str) -> Image:
@@ -199,7 +180,7 @@ def get(world: World, identity: str) -> Image:
         raise AwsError("InvalidAMIID.Malformed", f'Invalid id: "{identity}" (expecting "ami-...")')
     image = world.images.get(identity)
     if image is None:
-        raise AwsError("InvalidAMIID.NotFound", f"The image id '[{identity}]' does not exist")
+        raise no_such("ami", identity)
     return image
 
 
@@ -241,7 +222,7 @@ def as_api(world: World, image: Image) -> dict[str, Any]:
         "SriovNetSupport": "simple",
         "VirtualizationType": "hvm",
         "BootMode": "uefi-preferred",
-        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(image.identity).items()],
+        "Tags": world.tag_list(image.identity),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.cloud.ec2 import addresses
 from testbed.cloud.ec2.instancetypes import TYPES
+from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
@@ -50,7 +51,7 @@ def get(world: World, identity: str) -> Instance:
         return instance
     if not identity.startswith("i-"):
         raise AwsError("InvalidInstanceID.Malformed", f'Invalid id: "{identity}"')
-    raise AwsError("InvalidInstanceID.NotFound", f"The instance ID '{identity}' does not exist")
+    raise no_such("i", identity)
 
 
 def get_all(world: World, identities: list[str]) -> list[Instance]:
@@ -209,7 +210,7 @@ def as_api(world: World, instance: Instance) -> dict[str, Any]:
         },
         "EnclaveOptions": template.get("EnclaveOptions") or {"Enabled": False},
         "CpuOptions": template.get("CpuOptions"),
-        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(instance.identity).items()],
+        "Tags": world.tag_list(instance.identity),
     }
     if not gone:
         described |= _attachments(world, instance)
@@ -452,26 +453,10 @@ def stop_instances(world: World, call: Call) -> Mapping[str, Any]:
     def stop(instance: Instance) -> None:
         if instance.state in ("pending", "running"):
             _enter(world, instance, "stopping")
-            _later(world, instance, "stopping", "stopped", world.settings.shutting_down)
+            seconds = world.settings.shutting_down
+            world.timers.after(seconds, lambda: _move(world, instance, "stopping", "stopped"))
 
     return {"StoppingInstances": _changes(instances, stop)}
-
-
-@operation("ec2", "StartInstances")
-def start_instances(world: World, call: Call) -> Mapping[str, Any]:
-    """Start stopped instances."""
-    instances = get_all(world, call.require("InstanceIds"))
-    for instance in instances:
-        if instance.is_gone or instance.state == "stopping":
-            raise _wrong_state(instance, "started")
-    call.stop_if_dry_run()
-
-    def start(instance: Instance) -> None:
-        if instance.state == "stopped":
-            _enter(world, instance, "pending")
-            _later(world, instance, "pending", "running", world.settings.pending)
-
-    return {"StartingInstances": _changes(instances, start)}
 
 
 @operation("ec2", "RebootInstances")
@@ -486,10 +471,6 @@ def reboot_instances(world: World, call: Call) -> Mapping[str, Any]:
         instance.reboots += 1
         touch(world, instance)
     return {}
-
-
-def _later(world: World, instance: Instance, before: str, after: str, seconds: float) -> None:
-    world.timers.after(seconds, lambda: _move(world, instance, before, after))
 
 
 def _wrong_state(instance: Instance, verb: str) -> AwsError:

@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.cloud.ec2 import addresses
 from testbed.cloud.ec2.instances import alive, interface_as_api
+from testbed.cloud.ec2.kinds import named, no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page, select
@@ -30,16 +31,9 @@ def _zone(world: World, interface: Interface) -> str:
 def describe_network_interfaces(world: World, call: Call) -> Mapping[str, Any]:
     """Describe interfaces of instances that are not terminated, and detached interfaces."""
     call.stop_if_dry_run()
-    interfaces = _all(world)
-    wanted = set(call.get("NetworkInterfaceIds", []))
-    missing = wanted - {interface.identity for interface, _ in interfaces}
-    if missing:
-        raise AwsError(
-            "InvalidNetworkInterfaceID.NotFound",
-            f"The networkInterface ID '{min(missing)}' does not exist",
-        )
+    wanted = call.get("NetworkInterfaceIds", [])
     matching = select(
-        [each for each in interfaces if not wanted or each[0].identity in wanted],
+        named(_all(world), wanted, lambda each: each[0].identity, prefix="eni"),
         call,
         attributes={
             "network-interface-id": lambda each: each[0].identity,
@@ -64,7 +58,7 @@ def _as_api(world: World, interface: Interface, instance: Instance | None) -> di
     entry["AvailabilityZone"] = _zone(world, interface)
     if instance is not None:
         entry["Attachment"]["InstanceId"] = instance.identity
-    entry["TagSet"] = [{"Key": k, "Value": v} for k, v in world.tags(interface.identity).items()]
+    entry["TagSet"] = world.tag_list(interface.identity)
     return entry
 
 
@@ -84,7 +78,4 @@ def delete_network_interface(world: World, call: Call) -> Mapping[str, Any]:
         addresses.pool(world, interface.subnet).give_back(interface.address)
         world.untag(identity)
         return {}
-    raise AwsError(
-        "InvalidNetworkInterfaceID.NotFound",
-        f"The networkInterface ID '{identity}' does not exist",
-    )
+    raise no_such("eni", identity)

@@ -16,6 +16,7 @@ from typing import Any
 from testbed.cloud.ec2 import addresses, images, prices
 from testbed.cloud.ec2.instances import begin, new_id
 from testbed.cloud.ec2.instancetypes import TYPES, architectures, usage_classes, zones_of
+from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.ec2.launchtemplates import check_user_data, tags_for
 from testbed.cloud.profiles import SERVICE_ROLES
 from testbed.cloud.protocol import backends
@@ -146,9 +147,7 @@ def _groups(world: World, data: Mapping[str, Any], subnet: Any) -> tuple[str, ..
     known = addresses.security_groups(world)
     for identity in wanted:
         if identity not in known:
-            raise AwsError(
-                "InvalidGroup.NotFound", f"The security group '{identity}' does not exist"
-            )
+            raise no_such("sg", identity)
         if known[identity].vpc_id != subnet.vpc_id:
             raise AwsError(
                 "InvalidParameter",
@@ -206,10 +205,7 @@ def _reservation(
         return None
     reservation = world.capacity_reservations.get(target)
     if reservation is None or reservation["State"] != "active":
-        raise AwsError(
-            "InvalidCapacityReservationId.NotFound",
-            f"The capacity reservation ID '{target}' does not exist",
-        )
+        raise no_such("cr", target)
     fits = reservation["InstanceType"] == instance_type
     if not fits or reservation["AvailabilityZone"] != subnet.availability_zone:
         raise AwsError(

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page, select
@@ -32,10 +33,7 @@ def find(world: World, *, identity: str | None, name: str | None) -> LaunchTempl
     if identity:
         template = world.launch_templates.get(identity)
         if template is None or not world.is_seen(identity):
-            raise AwsError(
-                "InvalidLaunchTemplateId.NotFound",
-                f"The specified launch template, with template ID {identity}, does not exist.",
-            )
+            raise no_such("lt", identity)
         return template
     if not name:
         raise AwsError("MissingParameter", "A launch template ID or name must be specified.")
@@ -86,7 +84,7 @@ def as_api(world: World, template: LaunchTemplate) -> dict[str, Any]:
         "CreatedBy": template.creator,
         "DefaultVersionNumber": template.default,
         "LatestVersionNumber": template.latest,
-        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(template.identity).items()],
+        "Tags": world.tag_list(template.identity),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.cloud.ec2.instances import new_id, touch
 from testbed.cloud.ec2.instancetypes import TYPES, zones_of
+from testbed.cloud.ec2.kinds import named, no_such
 from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
@@ -18,8 +19,7 @@ from testbed.cloud.state.world import World, now
 
 
 def _with_tags(world: World, identity: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    tags = [{"Key": k, "Value": v} for k, v in world.tags(identity).items()]
-    return {**content, "Tags": tags}
+    return {**content, "Tags": world.tag_list(identity)}
 
 
 @operation("ec2", "CreateCapacityReservation")
@@ -68,10 +68,7 @@ def cancel_capacity_reservation(world: World, call: Call) -> Mapping[str, Any]:
     """
     identity = call.require("CapacityReservationId")
     if identity not in world.capacity_reservations:
-        raise AwsError(
-            "InvalidCapacityReservationId.NotFound",
-            f"The capacity reservation ID '{identity}' does not exist",
-        )
+        raise no_such("cr", identity)
     call.stop_if_dry_run()
     canceled = world.capacity_reservations[identity]
     canceled.update(State="cancelled", AvailableInstanceCount=0, TotalInstanceCount=0)
@@ -92,19 +89,9 @@ def active(world: World) -> list[str]:
 def describe_capacity_reservations(world: World, call: Call) -> Mapping[str, Any]:
     """Describe capacity reservations by ID, tag, instance type, zone, state and match criteria."""
     call.stop_if_dry_run()
-    wanted = call.get("CapacityReservationIds", [])
-    for identity in wanted:
-        if identity not in world.capacity_reservations:
-            raise AwsError(
-                "InvalidCapacityReservationId.NotFound",
-                f"The capacity reservation ID '{identity}' does not exist",
-            )
+    wanted, held = call.get("CapacityReservationIds", []), world.capacity_reservations.values()
     matching = select(
-        [
-            each
-            for identity, each in world.capacity_reservations.items()
-            if not wanted or identity in wanted
-        ],
+        named(held, wanted, lambda r: str(r["CapacityReservationId"]), prefix="cr"),
         call,
         attributes={
             "instance-type": lambda r: str(r["InstanceType"]),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from testbed.cloud.ec2.kinds import named
 from testbed.cloud.operations import operation
-from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page, select
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.inventory import Instance
@@ -32,15 +32,9 @@ def describe_spot_instance_requests(world: World, call: Call) -> Mapping[str, An
     """
     call.stop_if_dry_run()
     requests = [_as_api(world, i) for i in world.instances.values() if i.spot_request]
-    wanted = set(call.get("SpotInstanceRequestIds", []))
-    missing = wanted - {request["SpotInstanceRequestId"] for request in requests}
-    if missing:
-        raise AwsError(
-            "InvalidSpotInstanceRequestID.NotFound",
-            f"The spot instance request ID '{min(missing)}' does not exist",
-        )
+    wanted = call.get("SpotInstanceRequestIds", [])
     matching = select(
-        [each for each in requests if not wanted or each["SpotInstanceRequestId"] in wanted],
+        named(requests, wanted, lambda r: str(r["SpotInstanceRequestId"]), prefix="sir"),
         call,
         attributes={
             "spot-instance-request-id": lambda r: str(r["SpotInstanceRequestId"]),
@@ -79,7 +73,7 @@ def _as_api(world: World, instance: Instance) -> dict[str, Any]:
             "SubnetId": instance.subnet,
             "Placement": {"AvailabilityZone": instance.zone},
         },
-        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(identity).items()],
+        "Tags": world.tag_list(identity),
     }
 
 

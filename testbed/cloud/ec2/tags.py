@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.cloud.ec2 import addresses
 from testbed.cloud.ec2.instances import alive, touch
+from testbed.cloud.ec2.kinds import kind_of, no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
@@ -15,45 +16,6 @@ from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
 LIMIT = 50
-
-KINDS = {
-    "i": ("instance", "InvalidInstanceID.NotFound", "The instance ID '{}' does not exist"),
-    "vol": ("volume", "InvalidVolume.NotFound", "The volume '{}' does not exist."),
-    "eni": (
-        "network-interface",
-        "InvalidNetworkInterfaceID.NotFound",
-        "The networkInterface ID '{}' does not exist",
-    ),
-    "subnet": ("subnet", "InvalidSubnetID.NotFound", "The subnet ID '{}' does not exist"),
-    "sg": ("security-group", "InvalidGroup.NotFound", "The security group '{}' does not exist"),
-    "vpc": ("vpc", "InvalidVpcID.NotFound", "The vpc ID '{}' does not exist"),
-    "snap": ("snapshot", "InvalidSnapshot.NotFound", "The snapshot '{}' does not exist."),
-    "ami": ("image", "InvalidAMIID.NotFound", "The image id '[{}]' does not exist"),
-    "lt": (
-        "launch-template",
-        "InvalidLaunchTemplateId.NotFound",
-        "The specified launch template, with template ID {}, does not exist.",
-    ),
-    "sir": (
-        "spot-instances-request",
-        "InvalidSpotInstanceRequestID.NotFound",
-        "The spot instance request ID '{}' does not exist",
-    ),
-    "cr": (
-        "capacity-reservation",
-        "InvalidCapacityReservationId.NotFound",
-        "The capacity reservation ID '{}' does not exist",
-    ),
-    "fleet": ("fleet", "InvalidFleetId.NotFound", "The fleet ID '{}' does not exist"),
-    "pg": ("placement-group", "InvalidPlacementGroup.Unknown", "The group '{}' is unknown"),
-}
-"""Prefix of a resource ID → (resource type, error code, error message if it does not exist)."""
-
-
-def kind_of(identity: str) -> str:
-    """Return the resource type of an ID as ARNs and tag specifications name it; `*` if unknown."""
-    known = KINDS.get(identity.split("-", 1)[0])
-    return known[0] if known else "*"
 
 
 def exists(world: World, identity: str) -> bool:
@@ -87,8 +49,7 @@ def exists(world: World, identity: str) -> bool:
 def _check(world: World, resources: list[str]) -> None:
     for identity in resources:
         if not exists(world, identity):
-            _, code, message = KINDS[identity.split("-", 1)[0]]
-            raise AwsError(code, message.format(identity))
+            raise no_such(identity.split("-", 1)[0], identity)
 
 
 def _touch(world: World, resources: list[str]) -> None:

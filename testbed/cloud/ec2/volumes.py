@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.cloud.ec2.instances import alive
+from testbed.cloud.ec2.kinds import named, no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page, select
@@ -22,12 +23,8 @@ def describe_volumes(world: World, call: Call) -> Mapping[str, Any]:
         *((i.zone, v, i) for i in alive(world) for v in i.volumes),
         *((zone, v, None) for zone, v in world.detached_volumes.values()),
     ]
-    wanted = set(call.get("VolumeIds", []))
-    missing = wanted - {volume.identity for _, volume, _ in volumes}
-    if missing:
-        raise AwsError("InvalidVolume.NotFound", f"The volume '{min(missing)}' does not exist.")
     matching = select(
-        [each for each in volumes if not wanted or each[1].identity in wanted],
+        named(volumes, call.get("VolumeIds", []), lambda each: each[1].identity, prefix="vol"),
         call,
         attributes={
             "volume-id": lambda each: each[1].identity,
@@ -73,7 +70,7 @@ def _volume_as_api(
         "SnapshotId": settings.get("SnapshotId", ""),
         "State": "in-use" if attachments else "available",
         "Attachments": attachments,
-        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(volume.identity).items()],
+        "Tags": world.tag_list(volume.identity),
     }
 
 
@@ -84,7 +81,7 @@ def delete_volume(world: World, call: Call) -> Mapping[str, Any]:
     if any(identity == v.identity for i in alive(world) for v in i.volumes):
         raise AwsError("VolumeInUse", f"Volume {identity} is currently attached")
     if identity not in world.detached_volumes:
-        raise AwsError("InvalidVolume.NotFound", f"The volume '{identity}' does not exist.")
+        raise no_such("vol", identity)
     call.stop_if_dry_run()
     del world.detached_volumes[identity]
     world.untag(identity)

@@ -22,6 +22,11 @@ def not_found(what: str) -> AwsError:
     return AwsError("ResourceNotFoundException", what, status=404)
 
 
+def updated(kind: str) -> Mapping[str, Any]:
+    """Return the answer to an update, which takes effect at once."""
+    return {"update": {"id": str(uuid.uuid4()), "status": "Successful", "type": kind}}
+
+
 def cluster(world: World, name: str) -> dict[str, Any]:
     """Return a cluster by name. Raises AwsError if it does not exist."""
     described = world.clusters.described.get(name)
@@ -191,15 +196,7 @@ def update_addon(world: World, call: Call) -> Mapping[str, Any]:
         if call.get(field_name) is not None:
             described[field_name] = call.get(field_name)
     described["modifiedAt"] = now()
-    update = {
-        "id": str(uuid.uuid4()),
-        "status": "Successful",
-        "type": "AddonUpdate",
-        "createdAt": now(),
-        "params": [],
-        "errors": [],
-    }
-    return {"update": update}
+    return updated("AddonUpdate")
 
 
 @operation("eks", "DeleteAddon")

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.cloud.ec2 import launchtemplates, tags
+from testbed.cloud.ec2 import launchtemplates
+from testbed.cloud.ec2.kinds import kind_of
 from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.iam import policies
 from testbed.cloud.iam.identity import Caller
@@ -192,7 +193,7 @@ def _of_resource(world: World, action: str, identity: str, **extra: Any) -> Ques
     held = world.all_tags(identity)
     return Question(
         action,
-        ec2_arn(world, tags.kind_of(identity), identity),
+        ec2_arn(world, kind_of(identity), identity),
         {**resource_tags(held), **extra.get("context", {})},
     )
 
@@ -411,7 +412,6 @@ ASKED_BY: dict[tuple[str, str], Callable[[World, Call], Iterator[Question]]] = {
     ("ec2", "DeleteTags"): _each("Resources"),
     ("ec2", "TerminateInstances"): _each("InstanceIds"),
     ("ec2", "StopInstances"): _each("InstanceIds"),
-    ("ec2", "StartInstances"): _each("InstanceIds"),
     ("ec2", "RebootInstances"): _each("InstanceIds"),
     ("iam", "CreateInstanceProfile"): _instance_profile,
     ("iam", "DeleteInstanceProfile"): _instance_profile,

@@ -63,10 +63,6 @@ class Fault:
             return None
         return AwsError(self.code, self.message or self.code, status=self.status)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fault as the control API shows it."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 class Faults:
     """The injected faults; the oldest fault that matches a call affects it."""
@@ -106,8 +102,3 @@ class Faults:
         error = fault.error()
         if error is not None:
             raise error
-
-    def list_outstanding(self) -> list[dict[str, Any]]:
-        """Return the faults that can still affect a call."""
-        with self._lock:
-            return [fault.as_json() for fault in self._ordered if fault.times != 0]

@@ -191,7 +191,6 @@ class Image:
     root_size_gib: int = 20
     windows: bool = False
     description: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
     deprecated_at: datetime | None = None
     """Time of the deprecation if it is not two years after the creation."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
+from testbed.kube.kubeconfig import Kubeconfig
 
 
 class TokenRefusedError(Exception):
@@ -112,57 +110,18 @@ class ClusterReviewer:
         return _service_account(status["user"]["username"], claims)
 
     def _post(self, review: dict[str, Any]) -> dict[str, Any]:
-        config = yaml.safe_load(self._kubeconfig.read_text())
-        context = _find_entry(config["contexts"], config["current-context"])["context"]
-        server = _find_entry(config["clusters"], context["cluster"])["cluster"]
-        user = _find_entry(config["users"], context["user"])["user"]
+        config = Kubeconfig.read(self._kubeconfig)
+        bearer = {"Authorization": f"Bearer {config.token.strip()}"} if config.token else {}
         request = urllib.request.Request(  # noqa: S310
-            f"{server['server'].rstrip('/')}/apis/authentication.k8s.io/v1/tokenreviews",
+            f"{config.server}/apis/authentication.k8s.io/v1/tokenreviews",
             data=json.dumps(review).encode(),
-            headers={"Content-Type": "application/json", **_bearer(user)},
+            headers={"Content-Type": "application/json", **bearer},
         )
-        if not request.full_url.startswith(("http://", "https://")):
-            raise TokenRefusedError(
-                f"the cluster's address is not a web address: {request.full_url}"
-            )
-        tls = _tls(server, user) if request.full_url.startswith("https://") else None
+        tls = config.tls()
+        context = None if isinstance(tls, bool) else tls
         try:
-            with urllib.request.urlopen(request, context=tls, timeout=10) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, context=context, timeout=10) as answer:  # noqa: S310
                 content: dict[str, Any] = json.load(answer)
                 return content
         except urllib.error.URLError as error:
             raise TokenRefusedError(f"the cluster did not answer: {error}") from error
-
-
-def _find_entry(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(entry for entry in entries if entry["name"] == name)
-
-
-def _bearer(user: dict[str, Any]) -> dict[str, str]:
-    token = user.get("token")
-    if not token and user.get("tokenFile"):
-        token = Path(user["tokenFile"]).read_text().strip()
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _tls(server: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
-    authority = server.get("certificate-authority-data")
-    context = ssl.create_default_context(
-        cafile=server.get("certificate-authority"),
-        cadata=base64.b64decode(authority).decode() if authority else None,
-    )
-    # Key identifiers, which Python requires from 3.13 on, are missing in older clusters' CAs.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if server.get("insecure-skip-tls-verify"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    certificate, key = user.get("client-certificate"), user.get("client-key")
-    if certificate and key:
-        context.load_cert_chain(certificate, key)
-    elif user.get("client-certificate-data"):
-        with tempfile.NamedTemporaryFile(suffix=".pem") as both:
-            both.write(base64.b64decode(user["client-certificate-data"]) + b"\n")
-            both.write(base64.b64decode(user["client-key-data"]))
-            both.flush()
-            context.load_cert_chain(both.name)
-    return context

@@ -190,6 +190,10 @@ class World:
         tags: dict[str, str] = backends.ec2(self.region).tags.get(identity) or {}
         return tags
 
+    def tag_list(self, identity: str) -> list[dict[str, str]]:
+        """Return the visible tags of a resource as EC2 describes them."""
+        return [{"Key": key, "Value": value} for key, value in self.tags(identity).items()]
+
     def all_tags(self, identity: str) -> dict[str, str]:
         """Return all tags of an EC2 resource, including those not visible yet."""
         return {**self.tags(identity), **self.unseen_tags.get(identity, {})}
