@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.cloud.ec2 import addresses
 from testbed.cloud.ec2.instances import alive, interface_as_api
-from testbed.cloud.ec2.kinds import named, no_such
+from testbed.cloud.ec2.kinds import no_such, pick
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page, select
@@ -33,7 +33,7 @@ def describe_network_interfaces(world: World, call: Call) -> Mapping[str, Any]:
     call.stop_if_dry_run()
     wanted = call.get("NetworkInterfaceIds", [])
     matching = select(
-        named(_all(world), wanted, lambda each: each[0].identity, prefix="eni"),
+        pick(_all(world), wanted, lambda each: each[0].identity, prefix="eni"),
         call,
         attributes={
             "network-interface-id": lambda each: each[0].identity,

@@ -55,7 +55,7 @@ def no_such(prefix: str, identity: str) -> AwsError:
     return AwsError(code, message.format(identity))
 
 
-def named(
+def pick(
     values: Iterable[T], wanted: Collection[str], identity: Callable[[T], str], *, prefix: str
 ) -> list[T]:
     """Return the values whose IDs are wanted, or all if no ID is.

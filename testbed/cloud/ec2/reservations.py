@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.cloud.ec2.instances import new_id, touch
 from testbed.cloud.ec2.instancetypes import TYPES, zones_of
-from testbed.cloud.ec2.kinds import named, no_such
+from testbed.cloud.ec2.kinds import no_such, pick
 from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
@@ -91,7 +91,7 @@ def describe_capacity_reservations(world: World, call: Call) -> Mapping[str, Any
     call.stop_if_dry_run()
     wanted, held = call.get("CapacityReservationIds", []), world.capacity_reservations.values()
     matching = select(
-        named(held, wanted, lambda r: str(r["CapacityReservationId"]), prefix="cr"),
+        pick(held, wanted, lambda r: str(r["CapacityReservationId"]), prefix="cr"),
         call,
         attributes={
             "instance-type": lambda r: str(r["InstanceType"]),

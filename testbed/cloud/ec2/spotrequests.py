@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.cloud.ec2.kinds import named
+from testbed.cloud.ec2.kinds import pick
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.filters import page, select
 from testbed.cloud.protocol.wire import Call
@@ -34,7 +34,7 @@ def describe_spot_instance_requests(world: World, call: Call) -> Mapping[str, An
     requests = [_as_api(world, i) for i in world.instances.values() if i.spot_request]
     wanted = call.get("SpotInstanceRequestIds", [])
     matching = select(
-        named(requests, wanted, lambda r: str(r["SpotInstanceRequestId"]), prefix="sir"),
+        pick(requests, wanted, lambda r: str(r["SpotInstanceRequestId"]), prefix="sir"),
         call,
         attributes={
             "spot-instance-request-id": lambda r: str(r["SpotInstanceRequestId"]),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.cloud.ec2.instances import alive
-from testbed.cloud.ec2.kinds import named, no_such
+from testbed.cloud.ec2.kinds import no_such, pick
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page, select
@@ -24,7 +24,7 @@ def describe_volumes(world: World, call: Call) -> Mapping[str, Any]:
         *((zone, v, None) for zone, v in world.detached_volumes.values()),
     ]
     matching = select(
-        named(volumes, call.get("VolumeIds", []), lambda each: each[1].identity, prefix="vol"),
+        pick(volumes, call.get("VolumeIds", []), lambda each: each[1].identity, prefix="vol"),
         call,
         attributes={
             "volume-id": lambda each: each[1].identity,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from testbed.cloud.ec2 import addresses
 from testbed.cloud.eks import service
 from testbed.cloud.eks.accessentries import NODE_GROUPS, entry_of, may_create_entries
-from testbed.cloud.eks.service import cluster, group_tags, not_found, updated
+from testbed.cloud.eks.service import cluster, group_tags, not_found, update_answer
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
@@ -182,7 +182,7 @@ def update_cluster_config(world: World, call: Call) -> Mapping[str, Any]:
                 f"{access['authenticationMode']} to {mode}"
             )
         access["authenticationMode"] = mode
-    return updated("ConfigUpdate")
+    return update_answer("ConfigUpdate")
 
 
 # ---------------------------------------------------------------- node groups, Fargate
@@ -287,7 +287,7 @@ def update_nodegroup_config(world: World, call: Call) -> Mapping[str, Any]:
     changed = [*taints.get("addOrUpdateTaints", []), *taints.get("removeTaints", [])]
     kept = [one for one in group["taints"] if one["key"] not in {each["key"] for each in changed}]
     group["taints"] = [*kept, *taints.get("addOrUpdateTaints", [])]
-    return updated("ConfigUpdate")
+    return update_answer("ConfigUpdate")
 
 
 @operation("eks", "UpdateNodegroupVersion")
@@ -300,7 +300,7 @@ def update_nodegroup_version(world: World, call: Call) -> Mapping[str, Any]:
     for key in ("version", "releaseVersion"):
         if call.get(key) is not None:
             group[key] = call.get(key)
-    return updated("VersionUpdate")
+    return update_answer("VersionUpdate")
 
 
 @operation("eks", "DeleteNodegroup")

@@ -22,7 +22,7 @@ def not_found(what: str) -> AwsError:
     return AwsError("ResourceNotFoundException", what, status=404)
 
 
-def updated(kind: str) -> Mapping[str, Any]:
+def update_answer(kind: str) -> Mapping[str, Any]:
     """Return the answer to an update, which takes effect at once."""
     return {"update": {"id": str(uuid.uuid4()), "status": "Successful", "type": kind}}
 
@@ -196,7 +196,7 @@ def update_addon(world: World, call: Call) -> Mapping[str, Any]:
         if call.get(field_name) is not None:
             described[field_name] = call.get(field_name)
     described["modifiedAt"] = now()
-    return updated("AddonUpdate")
+    return update_answer("AddonUpdate")
 
 
 @operation("eks", "DeleteAddon")
