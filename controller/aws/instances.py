@@ -223,10 +223,10 @@ class Instances:
             raise NotListedYetError(f"{wanted} was just launched, and EC2 does not list it yet")
         if description is not None and not description.is_gone:
             raise UnmarkedError(
-                f"{provider_id} is not changed: it has no tags of this installation. If this "
-                f"installation launched it, restore its tags {labels.TAG_CLUSTER_NAME}="
-                f"{self._cluster} and {labels.TAG_INSTALLATION}={self._installation}, or "
-                "terminate it"
+                f"{provider_id} is not changed: its tags do not name this cluster and this "
+                "installation. If this installation launched it, restore its tags "
+                f"{labels.TAG_CLUSTER_NAME}={self._cluster} and "
+                f"{labels.TAG_INSTALLATION}={self._installation}, or terminate it"
             )
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 

@@ -275,7 +275,8 @@ class StackConfig(InstallationSettings):
     """Name of the EKS cluster. It must exist unless `cluster` is `create`."""
 
     region: Region
-    """AWS region of the cluster. The default is `aws:region`, then `AWS_REGION`."""
+    """AWS region of the cluster. If it is not set, `aws:region` applies, or else `AWS_REGION`. One
+    of the three is required."""
 
     cluster: Presence = "existing"
     """Whether the stack uses an existing EKS cluster or creates one with its VPC and add-ons."""

@@ -119,7 +119,7 @@ def _of(type_: str, entry: Entry, rolled_up: Mapping[str, Entry]) -> Iterator[tu
             entry["aws"],
             where,
             "AWS returned an error, or did not respond.",
-            "Find its remedy there.",
+            "Look up the reason under [errors of AWS](#errors-of-aws).",
         )
     reasons = {**entry.get("reasons", {}), **(rolled_up if "rolled_up" in entry else {})}
     for row in _rows(reasons, "status"):

@@ -61,8 +61,8 @@ def _spec() -> Schema:
         scalableRef=fields(
             "The scalable workload whose pod template defines the pods of the buffer.",
             required=["kind", "name"],
-            apiGroup=string("API group of the workload; empty for the core group."),
-            kind=string("Kind of the workload.", minimum=1),
+            apiGroup=string("API group of the workload: apps. Empty means apps too."),
+            kind=string("Kind of the workload: Deployment, ReplicaSet or StatefulSet.", minimum=1),
             name=string("Name of the workload.", minimum=1),
         ),
         rules=[

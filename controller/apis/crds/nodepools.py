@@ -100,7 +100,7 @@ def _disruption() -> Schema:
             default=default_of(DisruptionPolicy, "consolidateAfter"),
         ),
         consolidationPolicy=string(
-            "Which nodes Joiner may consolidate: WhenEmpty those without pods, "
+            "Which nodes Joiner may consolidate: WhenEmpty those that run only DaemonSet pods, "
             "WhenEmptyOrUnderutilized also those whose removal or replacement costs less. Balanced "
             "allows the same only if the saved share of the NodePool's cost is at least half the "
             "disrupted share of its pods.",
