@@ -308,11 +308,11 @@ class Auditor:
         self._replication(view)
 
     def _replication(self, view: View) -> None:
-        """Check that a static NodePool has few NodeClaims more than replicas.
+        """Check that a static NodePool has only as many NodeClaims more than replicas as allowed.
 
-        Replacements come before the nodes that they replace go. The budget is a share of all nodes,
-        the earlier replacements among them, as in Karpenter. A smaller number of replicas takes
-        effect within moments.
+        Replacements are launched before the nodes that they replace are removed. The budget limits
+        their number: it is a share of all nodes, earlier replacements included, as in Karpenter. A
+        smaller number of replicas takes effect within moments.
         """
         for pool, replicas in view.replicas.items():
             most = max(replicas, self._replicas.get(pool, 0))

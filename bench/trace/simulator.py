@@ -2,7 +2,7 @@
 
 Times are seconds since the beginning of the trace. Operations take the times below, the same for
 both sides; decisions take no time. Disruption passes run every ten seconds while something changes.
-While nothing changes, they run every `Side.repeat_seconds`, and only as long as `Side.fades`.
+While nothing changes, they run every `Side.repeat_seconds`, until `Side.fades` seconds have passed.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ def is_ours(value: KubernetesObject) -> bool:
 
 
 def has_unsupported_class(value: KubernetesObject) -> bool:
-    """Whether either the group or the kind of a NodePool's NodeClass reference is Joiner's.
+    """Whether only one of group and kind in a NodePool's NodeClass reference is Joiner's.
 
-    The other is a mistake, and no controller manages such a NodePool: only this group has the kind
-    EC2NodeClass, and it has no other kind of NodeClass. Joiner only says so in its conditions.
+    The other one is a mistake, and no controller manages such a NodePool: only this group has the
+    kind EC2NodeClass, and it has no other kind of NodeClass. Joiner only says so in its conditions.
     """
     if not isinstance(value, NodePool):
         return False

@@ -99,5 +99,5 @@ class ConsolidationDelay:
         return timedelta(0)
 
     def end(self) -> None:
-        """End the delay, as when there is nothing to save: the next one has its full length."""
+        """End the delay, because nothing can be saved now: the next one has its full length."""
         self._since = None

@@ -39,8 +39,8 @@ def return_freed_memory() -> None:
 
     By default glibc has an arena for each thread, and raises its mmap threshold up to 32 MiB. In a
     cluster of 5,000 nodes that leaves 150 MiB unused after some scrapes of the metrics. A C library
-    without `mallopt` stays as it is. Not for solver processes: their arrays would be slower by 10
-    to 25 %.
+    without `mallopt` stays as it is. Solver processes must not call this: operations on their
+    arrays would take 10 to 25 % longer.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -4,8 +4,8 @@
   pods may not schedule there. A new node for other pods in such a domain sets the least count to
   0. The further solve launches no nodes in these domains.
 * NodePools are tried in the order of their weights. Pods that other NodePools could hold may use up
-  the limits of the first ones. If it does not help to pack the pods first that need these, all
-  NodePools have the same weight in another solve.
+  the limits of the first ones. A further solve packs the pods that need the first NodePools before
+  all others. If that does not help, all NodePools have the same weight in another solve.
 """
 
 from __future__ import annotations

@@ -438,7 +438,7 @@ class Cluster:
         return self._usage.node_count
 
     def owner_of(self, claim: NodeClaim) -> str | None:
-        """Return the name of the pool that owns a NodeClaim, or None if it no longer exists."""
+        """Return the name of the pool that owns a NodeClaim, or None if the pool is deleted."""
         pool = self.get(kinds.NODE_POOL, node_pool_of(claim))
         owners = {owner.uid for owner in claim.metadata.owner_references}
         return pool.metadata.name if pool is not None and pool.metadata.uid in owners else None

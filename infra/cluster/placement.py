@@ -21,7 +21,7 @@ INTERNET_GATEWAY = "igw-"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The subnets and security groups of nodes. If a field is empty, the cluster's are used."""
+    """The subnets and security groups of nodes. If there are none, the cluster's own are used."""
 
     subnet_ids: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()

@@ -93,7 +93,7 @@ def violations(kind: str, props: Mapping[str, Any]) -> Iterator[str]:
 
 
 def of_statement(statement: Wire) -> Iterator[str]:
-    """Yield what an IAM statement allows that it must not."""
+    """Yield what an IAM statement must not allow, but does."""
     if statement.get("Effect") != "Allow":
         return
     if "NotAction" in statement or "NotResource" in statement:
@@ -135,13 +135,13 @@ def _of_iam(action: str, resources: list[Any], condition: Wire) -> Iterator[str]
 
 
 def of_policy(document: Any) -> Iterator[str]:
-    """Yield what an IAM policy allows that it must not."""
+    """Yield what an IAM policy must not allow, but does."""
     for statement in _statements(document):
         yield from (f"{_title(statement)}: {fault}" for fault in of_statement(statement))
 
 
 def of_trust(document: Any) -> Iterator[str]:
-    """Yield the principals that a trust policy lets assume the role and that must not."""
+    """Yield the principals that must not assume the role, but may by its trust policy."""
     for statement in _statements(document):
         if statement.get("Effect") == "Allow":
             faults = _of_principal(statement.get("Principal", "*"), statement)
@@ -199,7 +199,7 @@ def of_attachment(arn: Any) -> Iterator[str]:
 
 
 def of_rights(rules: Any) -> Iterator[str]:
-    """Yield what the rules of a Role or ClusterRole allow that they must not."""
+    """Yield what the rules of a Role or ClusterRole must not allow, but do."""
     for rule in _as_list(rules):
         yield from _of_right(rule)
 

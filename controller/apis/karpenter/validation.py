@@ -81,7 +81,7 @@ def _node_label_problems(field: str, name: str) -> Iterator[str]:
 
 
 def _expiry_problems(pool: NodePool) -> Iterator[str]:
-    """Check that new nodes live. A NodePool with a limit of 0 has no new nodes."""
+    """Check that new nodes do not expire at once; with a limit of 0, there are no new nodes."""
     expire_after = pool.spec.template.spec.expire_after
     try:
         lifetime = durations.parse(expire_after)

@@ -105,7 +105,7 @@ class PodDisruptionBudgetSpec(Wire):
 
 
 class PodDisruptionBudgetStatus(Wire):
-    """The number of disruptions that are currently allowed, and the number of pods counted."""
+    """The number of disruptions that are allowed now, and of pods that the budget covers."""
 
     disruptions_allowed: int = 0
     expected_pods: int = 0

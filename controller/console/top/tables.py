@@ -83,7 +83,7 @@ class Sheet:
 def sheet_of(
     titles: Cells, lines: Sequence[Line], *, right: Sequence[int] = (), empty: str = ""
 ) -> Sheet:
-    """Return a table of computed lines."""
+    """Return a table of lines that are already computed."""
     columns = zip_longest(titles, *(line.cells for line in lines), fillvalue="")
     return Sheet(
         titles=titles,

@@ -106,8 +106,8 @@ def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
 
     The rest is the nodes that are marked for disruption and not yet being deleted. The command is
     not validated again, because its replacements exist. If gangs run on its nodes and not all nodes
-    were marked, nothing of it is resumed. Its gangs are given only if no node has gone: afterwards,
-    the gangs restart anyway.
+    were marked, nothing of it is resumed. `Command.gangs` is set only if all nodes still exist:
+    once one is gone, its gangs restart anyway.
     """
     reason = _reason(spec)
     here = {candidate.name: candidate for _, candidate in candidates.registered_nodes(problem)}

@@ -276,7 +276,7 @@ def _with_outcome(
     generation: int,
     now: datetime,
 ) -> list[Condition]:
-    """Return the conditions with this outcome of one; without it if the outcome is None."""
+    """Return the conditions with that of type `kind` set to an outcome; removed if None."""
     if outcome is None:
         return conditions.without_condition(known, kind)
     status, reason, message = outcome

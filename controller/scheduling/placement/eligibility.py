@@ -186,7 +186,7 @@ def new_node_alternatives(
 
 
 def alternatives_of(pod_class: PodClass, constraints: PodConstraints) -> tuple[Requirements, ...]:
-    """Return each alternative of selector and affinity, combined with each one of the volumes."""
+    """Return each alternative of selector and affinity, with each alternative of the volumes."""
     if pod_class.volumes.alternatives == ({},):
         return constraints.strict
     return tuple(

@@ -111,7 +111,7 @@ class SlowResource(NetworkResource):
         return next((each for each in self.describe(identity) if each["State"] != "deleted"), None)
 
     def wait_until(self, state: str | None, identity: str) -> None:
-        """Wait until the resource has a state; None is deleted."""
+        """Wait until the resource has a state, or, if `state` is None, until it is deleted."""
         wait(
             lambda: (self.live(identity) or {}).get("State"),
             until=state,

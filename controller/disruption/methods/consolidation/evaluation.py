@@ -138,13 +138,16 @@ class Evaluator:
         return group.saving / max(moved, NEGLIGIBLE)
 
     def plan_without(self, leaving: Collection[str]) -> Plan | None:
-        """Return the plan in which these nodes are empty; None without `model`."""
+        """Return the plan in which the nodes `leaving` are empty; None without `model`."""
         return None if self.model is None else _plan_without(self.model, leaving)
 
     def plan_with_new_nodes(
         self, new: Sequence[StateNode], leaving: Collection[str]
     ) -> Plan | None:
-        """Return the plan of `plan_without` with these new nodes added; None without arrays."""
+        """Return the plan of `plan_without` for the cluster with the nodes `new` added.
+
+        None without `model`, or if the candidates have no pods to move.
+        """
         if not new or self.model is None:
             return self.plan_without(leaving)
         model = with_lasting_destinations(self.problem, self.simulation, self.candidates, new=new)
