@@ -101,8 +101,8 @@ class Packing:
     """A solution: the new nodes, the pods without a node, and the remaining limits.
 
     `left`: units per class without a node. `bound`: a lower bound on the cost, in $/h. `cost`: the
-    price of the nodes, in $/h. `headroom`: limits. `is_cheapest`: no other nodes of the problem
-    hold the demand and cost less.
+    price of the nodes, in $/h. `headroom`: the remaining amount of each limit. `is_cheapest`: no
+    other nodes of the problem hold the demand and cost less.
     """
 
     opened: list[OpenedNodes] = field(default_factory=list)
