@@ -19,7 +19,8 @@ import os
 import ssl
 import subprocess
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -289,6 +290,18 @@ def require_abandoned(
             "drain and leaves the stack's objects in the cluster: "
             f"{ABANDON}={location.cluster_name} {end}"
         )
+
+
+@contextmanager
+def unless_abandoned(location: ClusterLocation) -> Iterator[None]:
+    """Leave the block early if the cluster is gone or cannot be reached, and the user gave it up.
+
+    Raises ClusterNotAbandonedError if the user has not.
+    """
+    try:
+        yield
+    except (ClusterGoneError, ClusterUnreachableError) as exc:
+        require_abandoned(location, exc)
 
 
 def _server(location: ClusterLocation) -> Configuration:

@@ -124,7 +124,7 @@ def check_existing_tags(
         fault for resource_id, tags in held.items() for fault in _faults(args, resource_id, tags)
     ]
     if faults:
-        raise ConfigError(faults)
+        raise ConfigError(*faults)
     return args
 
 

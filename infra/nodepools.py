@@ -190,7 +190,7 @@ def manifests_in(folder: Path) -> list[Wire]:
                 wrong = [f"{_title(wire)} exists twice: give one of them another name"]
             faults += [f"{path}: {fault}" for fault in wrong]
     if faults:
-        raise ConfigError(faults)
+        raise ConfigError(*faults)
     return list(by_title.values())
 
 
@@ -210,7 +210,7 @@ def refuse_faulty(manifests: Sequence[Wire]) -> None:
         elif not wrong:
             titles.add(_title(wire))
     if faults:
-        raise ConfigError(faults)
+        raise ConfigError(*faults)
 
 
 def refuse_static(manifests: Sequence[Wire], gates: FeatureGates) -> None:
@@ -227,7 +227,7 @@ def refuse_static(manifests: Sequence[Wire], gates: FeatureGates) -> None:
     ]
     why = gate_disabled("spec.replicas", "StaticCapacity")
     if static and not gates.static_capacity:
-        raise ConfigError([f"NodePool {name} would never be Ready: {why}" for name in static])
+        raise ConfigError(*(f"NodePool {name} would never be Ready: {why}" for name in static))
 
 
 def default_manifests(*, by_role: bool = False) -> list[Wire]:

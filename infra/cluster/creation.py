@@ -388,24 +388,18 @@ def refuse_foreign_cluster(
         return
     except (BotoCoreError, ClientError) as exc:
         raise ConfigError(
-            [
-                f"{setting}: EKS does not describe the cluster: {exc}. Check the credentials "
-                "(aws sts get-caller-identity shows whose they are) and joiner:region"
-            ]
+            f"{setting}: EKS does not describe the cluster: {exc}. Check the credentials "
+            "(aws sts get-caller-identity shows whose they are) and joiner:region"
         ) from exc
     if tags.get(labels.TAG_INSTALLATION) != installation:
         raise ConfigError(
-            [
-                f"{setting}: a cluster of this name exists in {location.region}, and this stack "
-                "did not create it: set another name, or joiner:cluster to existing"
-            ]
+            f"{setting}: a cluster of this name exists in {location.region}, and this stack "
+            "did not create it: set another name, or joiner:cluster to existing"
         )
     if not is_recorded():
         raise ConfigError(
-            [
-                f"{setting}: this stack created the cluster, but the stack's state does not have "
-                "it, for example because that `pulumi up` was killed. Restore a state that has it "
-                "(pulumi stack import), or delete the cluster: aws eks delete-cluster --name "
-                f"{location.cluster_name} --region {location.region}"
-            ]
+            f"{setting}: this stack created the cluster, but the stack's state does not have "
+            "it, for example because that `pulumi up` was killed. Restore a state that has it "
+            "(pulumi stack import), or delete the cluster: aws eks delete-cluster --name "
+            f"{location.cluster_name} --region {location.region}"
         )

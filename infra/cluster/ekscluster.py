@@ -155,7 +155,7 @@ class EksCluster:
 def _of_family(endpoint: str, found: str | None, *, stated: IpFamily) -> str:
     """Return the endpoint; raise ConfigError if the cluster has another IP family than stated."""
     if (found or "ipv4") != stated:
-        raise ConfigError([f"EksCluster.of: the cluster is of {found}: set ip_family={found!r}"])
+        raise ConfigError(f"EksCluster.of: the cluster is of {found}: set ip_family={found!r}")
     return endpoint
 
 

@@ -264,10 +264,8 @@ def zones_in_use(location: ClusterLocation, installation: str) -> dict[str, str]
         subnets = [subnet for page in pages for subnet in page["Subnets"]]
     except (BotoCoreError, ClientError) as exc:
         raise ConfigError(
-            [
-                f"EC2 does not list the subnets of the stack: {exc}. Check the credentials, which "
-                "need ec2:DescribeSubnets, and joiner:region"
-            ]
+            f"EC2 does not list the subnets of the stack: {exc}. Check the credentials, which "
+            "need ec2:DescribeSubnets, and joiner:region"
         ) from exc
     return {subnet["CidrBlock"]: subnet["AvailabilityZone"] for subnet in subnets}
 
@@ -297,10 +295,8 @@ def _zones(
     zones = list(itertools.takewhile(bool, chosen))
     if len(zones) < LEAST_ZONES:
         raise ConfigError(
-            [
-                f"joiner:cluster='create': EKS needs {LEAST_ZONES} availability zones, but the "
-                f"region has {len(zones)} that can be used: choose another joiner:region"
-            ]
+            f"joiner:cluster='create': EKS needs {LEAST_ZONES} availability zones, but the "
+            f"region has {len(zones)} that can be used: choose another joiner:region"
         )
     return zones
 

@@ -247,7 +247,7 @@ def refuse_unusable_policies(
 
     """
     if problems := list(_unusable_policies(node_policies, node_statements, controller_statements)):
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
 
 
 def _unusable_policies(
@@ -330,7 +330,7 @@ def require_options(settings: Mapping[str, str]) -> Options:
 
     """
     if problems := list(_unusable_settings(settings)):
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     return _options(settings)
 
 

@@ -28,7 +28,7 @@ Wire = Mapping[str, Any]
 class ConfigError(pulumi.RunError):
     """Settings are invalid; the message has one line for each problem."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, *problems: str) -> None:
         self.problems = problems
         super().__init__("\n".join(["invalid stack settings:", *problems]))
 

@@ -34,7 +34,7 @@ def read() -> StackConfig:
         if name.startswith(f"{PROJECT}:")
     }
     if problems := [*_unusable_aws_settings(), *_unusable_secrets()]:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     elsewhere = {
         "aws:region": pulumi.Config("aws").get("region") or "",
         "AWS_REGION": os.environ.get("AWS_REGION", ""),
@@ -102,10 +102,8 @@ def refuse_disallowed(account: pulumi.Input[str]) -> None:
     if account in forbidden or (allowed and account not in allowed):
         key = "forbiddenAccountIds" if account in forbidden else "allowedAccountIds"
         raise ConfigError(
-            [
-                f"aws:{key} excludes the account {account} of the current AWS credentials: use "
-                "credentials of another account or change this setting"
-            ]
+            f"aws:{key} excludes the account {account} of the current AWS credentials: use "
+            "credentials of another account or change this setting"
         )
 
 
@@ -148,7 +146,7 @@ def parse(given: Mapping[str, str], *, regions: Mapping[str, str] = NO_REGIONS) 
         config = StackConfig(**values)
         problems = [*without_effect(config, given), *contradictions(config)]
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     return config
 
 

@@ -385,7 +385,8 @@ class StackConfig(InstallationSettings):
         return CHECKOUT / self.node_pools if self.node_pools else None
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """Return the key of a setting in camelCase for its name in Python."""
     first, *rest = name.split("_")
     return first + "".join(word.title() for word in rest)
 
@@ -406,6 +407,6 @@ TYPES: Mapping[str, Any] = {name: _of_text(kind) for name, kind in _HINTS.items(
 """The type of the value of each setting of a stack, by field."""
 
 KEYS: Mapping[str, dataclasses.Field[Any]] = {
-    _camel(member.name): member for member in dataclasses.fields(StackConfig)
+    camel(member.name): member for member in dataclasses.fields(StackConfig)
 }
 """All settings of a stack, by key."""

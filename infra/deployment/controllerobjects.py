@@ -89,11 +89,9 @@ def refuse_foreign_objects(location: ClusterLocation, namespace: str, name: str)
         return
     if taken:
         raise ConfigError(
-            [
-                f"the cluster already has a controller with this name: {', '.join(taken)}. Set "
-                "joiner:name to another name, such as joiner, to run Joiner beside it "
-                "(docs/how-to/migrate-from-karpenter.md), or uninstall it first"
-            ]
+            f"the cluster already has a controller with this name: {', '.join(taken)}. Set "
+            "joiner:name to another name, such as joiner, to run Joiner beside it "
+            "(docs/how-to/migrate-from-karpenter.md), or uninstall it first"
         )
 
 

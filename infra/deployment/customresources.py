@@ -78,10 +78,8 @@ def definitions_to_install(existing: Collection[str]) -> list[Wire]:
     every = {_name(wire): wire for wire in definitions()}
     if unknown := sorted(set(existing) - every.keys()):
         raise ConfigError(
-            [
-                f"joiner:existingCrds: unknown CustomResourceDefinition {', '.join(unknown)}; "
-                f"allowed are {', '.join(every)}"
-            ]
+            f"joiner:existingCrds: unknown CustomResourceDefinition {', '.join(unknown)}; "
+            f"allowed are {', '.join(every)}"
         )
     return [wire for name, wire in every.items() if name not in existing]
 
@@ -116,7 +114,7 @@ def refuse_other_kinds(
     except (ApiError, ClusterGoneError, ClusterUnreachableError):
         return
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
 
 
 def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:

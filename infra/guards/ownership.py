@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -29,11 +29,11 @@ from infra.config.forms import ConfigError
 from infra.guards.neededbynodes import running_nodes
 from infra.interruption import EVENTS
 from infra.lifecycle import removal
+from infra.lifecycle.awsanswers import tags_in, unless_error
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
 from infra.policies import Place
 
 Tags = Mapping[str, str]
-Answer = TypeVar("Answer")
 Logical = tuple[str, str]
 """Type and logical name of a resource."""
 
@@ -156,11 +156,11 @@ class Name:
 
     def found(self) -> Tags | None:
         """Return the tags of the resource, None if it does not exist."""
-        return _looked_up(self.tags)
+        return unless_error(ABSENT_CODES, self.tags)
 
     def remove(self) -> None:
         """Delete the resource if it exists."""
-        _looked_up(self.delete)
+        unless_error(ABSENT_CODES, self.delete)
 
 
 def refuse_missing_cluster(location: ClusterLocation) -> str:
@@ -178,15 +178,13 @@ def refuse_missing_cluster(location: ClusterLocation) -> str:
         made = describe_cluster(location).get("createdAt")
     except ClusterGoneError as exc:
         raise ConfigError(
-            [
-                f"joiner:clusterName={location.cluster_name!r}: No cluster found for name: "
-                f"{location.cluster_name} in {location.region}, in the account of the current AWS "
-                "credentials: check the name, the region (joiner:region) and the credentials (aws "
-                "sts get-caller-identity)"
-            ]
+            f"joiner:clusterName={location.cluster_name!r}: No cluster found for name: "
+            f"{location.cluster_name} in {location.region}, in the account of the current AWS "
+            "credentials: check the name, the region (joiner:region) and the credentials (aws "
+            "sts get-caller-identity)"
         ) from exc
     except (BotoCoreError, ClientError) as exc:
-        raise ConfigError([_connection_problem(location, exc)]) from exc
+        raise ConfigError(_connection_problem(location, exc)) from exc
     return made.astimezone(UTC).isoformat(timespec="seconds") if made else ""
 
 
@@ -223,19 +221,15 @@ def refuse_other_account(location: ClusterLocation, account: str) -> None:
         ours = location.client("sts").get_caller_identity()["Account"]
     except (BotoCoreError, ClientError) as exc:
         raise ConfigError(
-            [
-                f"STS does not return the account of the current AWS credentials: {exc}. Renew the "
-                "credentials (aws sts get-caller-identity checks them) and run Pulumi again"
-            ]
+            f"STS does not return the account of the current AWS credentials: {exc}. Renew the "
+            "credentials (aws sts get-caller-identity checks them) and run Pulumi again"
         ) from exc
     if ours != account:
         raise ConfigError(
-            [
-                f"EKS cluster {location.cluster_name} is in the account {account}, but the current "
-                f"AWS credentials belong to {ours}. The program's provider could create the "
-                "stack, but `pulumi destroy` would fail. Export credentials of that account "
-                "(AWS_PROFILE, AWS_ACCESS_KEY_ID …)"
-            ]
+            f"EKS cluster {location.cluster_name} is in the account {account}, but the current "
+            f"AWS credentials belong to {ours}. The program's provider could create the "
+            "stack, but `pulumi destroy` would fail. Export credentials of that account "
+            "(AWS_PROFILE, AWS_ACCESS_KEY_ID …)"
         )
 
 
@@ -279,7 +273,7 @@ def refuse_taken(
             location, installation, [ours[resource] for resource in sorted(lost)]
         )
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     unimported = replaced | recorded
     return {
         resource: replace(name, identity="") if resource in unimported else name
@@ -312,17 +306,7 @@ def tags_of(key: str, name: str, location: ClusterLocation) -> Tags | None:
     """
     known = {"cluster": _of_cluster, "network": _of_network, "queue": _of_queue}
     look = known.get(key, _of_role)
-    return _looked_up(partial(look, location, name))
-
-
-def _looked_up(ask: Callable[[], Answer]) -> Answer | None:
-    """Return AWS' answer, None if the resource does not exist."""
-    try:
-        return ask()
-    except ClientError as exc:
-        if exc.response["Error"]["Code"] in ABSENT_CODES:
-            return None
-        raise
+    return unless_error(ABSENT_CODES, partial(look, location, name))
 
 
 def described_tags(tags: Tags) -> str:
@@ -354,7 +338,7 @@ def _queue_and_rules(given: Given, location: ClusterLocation) -> Iterator[Name]:
 
     def of_rule(rule: str) -> Tags:
         arn = events.describe_rule(Name=rule)["Arn"]
-        return _pairs(events.list_tags_for_resource(ResourceARN=arn)["Tags"])
+        return tags_in(events.list_tags_for_resource(ResourceARN=arn))
 
     if "queue" in given.existing:
         return
@@ -407,7 +391,7 @@ def _profile(location: ClusterLocation, name: str, path: str, logical: str, sett
         "an instance profile",
         name,
         setting,
-        lambda: _pairs(profile().get("Tags", [])),
+        lambda: tags_in(profile()),
         partial(removal.profile, location, name),
         (PROFILE, logical),
         name,
@@ -421,7 +405,7 @@ def _policies(
     iam, place = location.client("iam"), given.place
 
     def tags(arn: str) -> Tags:
-        return _pairs(iam.get_policy(PolicyArn=arn)["Policy"].get("Tags", []))
+        return tags_in(iam.get_policy(PolicyArn=arn)["Policy"])
 
     for path, is_moved in _paths(given, given.controller_role, path_of):
         for title, name in given.controller_policies.items():
@@ -538,7 +522,7 @@ def _of_cluster(location: ClusterLocation, _name: str) -> Tags | None:
 
 def _of_network(location: ClusterLocation, vpc: str) -> Tags:
     (described,) = location.client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"]
-    return _pairs(described.get("Tags", []))
+    return tags_in(described)
 
 
 def _of_queue(location: ClusterLocation, name: str) -> Tags:
@@ -549,11 +533,11 @@ def _of_queue(location: ClusterLocation, name: str) -> Tags:
 
 
 def _of_role(location: ClusterLocation, name: str) -> Tags:
-    return _pairs(_described_role(location, name).get("Tags", []))
+    return tags_in(_described_role(location, name))
 
 
 def _role_path(location: ClusterLocation, name: str) -> str | None:
-    return _looked_up(lambda: str(_described_role(location, name)["Path"]))
+    return unless_error(ABSENT_CODES, lambda: str(_described_role(location, name)["Path"]))
 
 
 def _described_role(location: ClusterLocation, name: str) -> dict[str, Any]:
@@ -563,8 +547,4 @@ def _described_role(location: ClusterLocation, name: str) -> dict[str, Any]:
 def _of_repository(location: ClusterLocation, repository: str) -> Tags:
     ecr = location.client("ecr")
     (described,) = ecr.describe_repositories(repositoryNames=[repository])["repositories"]
-    return _pairs(ecr.list_tags_for_resource(resourceArn=described["repositoryArn"])["tags"])
-
-
-def _pairs(tags: list[dict[str, Any]]) -> Tags:
-    return {tag["Key"]: tag["Value"] for tag in tags}
+    return tags_in(ecr.list_tags_for_resource(resourceArn=described["repositoryArn"]), "tags")

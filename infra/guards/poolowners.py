@@ -23,7 +23,7 @@ from infra.clusterapi import (
     ClusterLocation,
     ClusterNotAbandonedError,
     ClusterUnreachableError,
-    require_abandoned,
+    unless_abandoned,
 )
 from infra.guards.removalproof import refuse_unreachable
 from infra.lifecycle.destroying import refuse_ahead
@@ -106,10 +106,8 @@ class _PoolOwnersProvider(StatefulProvider):
     def end(self, props: dict[str, Any]) -> None:
         if props["has_controller"]:
             return
-        try:
+        with unless_abandoned(ClusterLocation.of(props)):
             _refuse_shared(props, props["pools"])
-        except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_abandoned(ClusterLocation.of(props), exc)
 
 
 def _refusals(props: Mapping[str, Any]) -> list[str]:

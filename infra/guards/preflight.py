@@ -20,6 +20,7 @@ from infra.clusterapi import (
     ClusterUnreachableError,
     describe_cluster,
 )
+from infra.lifecycle.awsanswers import ABSENT, unless_error
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
 
 Wire = Mapping[str, Any]
@@ -88,12 +89,9 @@ def _admits_spot(requirement: Wire) -> bool:
 def _is_absent(look: Any) -> bool:
     """Whether AWS answers that the resource does not exist; False if the request fails."""
     try:
-        look()
-    except ClientError as exc:
-        return exc.response["Error"]["Code"] in ("NoSuchEntity", "ResourceNotFoundException")
-    except BotoCoreError:
+        return unless_error(ABSENT, look) is None
+    except (BotoCoreError, ClientError):
         return False
-    return False
 
 
 def _object(location: ClusterLocation, path: str) -> Wire | None:

@@ -28,7 +28,7 @@ from infra.clusterapi import (
     ClusterLocation,
     ClusterUnreachableError,
     Objects,
-    require_abandoned,
+    unless_abandoned,
 )
 from infra.deployment.controllerobjects import NamedObject, controller_objects, is_made_by_pulumi
 from infra.guards.ownership import Given, Name, names_of
@@ -99,12 +99,9 @@ class _RemovalProofProvider(StatefulProvider):
     def end(self, props: dict[str, Any]) -> None:
         location, given = ClusterLocation.of(props), Given.of(props["made"])
         Sweep(list(names_of(given, location)), installation=props["installation"]).run()
-        try:
-            cluster = ClusterApi.find(location)
-            left = [*left_in_cluster(cluster, given)]
-        except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_abandoned(location, exc)
-            return
+        left: list[NamedObject] = []
+        with unless_abandoned(location):
+            left = [*left_in_cluster(ClusterApi.find(location), given)]
         if left:
             raise NotRemovedError(
                 "these objects exist in the cluster, but the stack's state does not have them: "

@@ -19,7 +19,7 @@ from infra.clusterapi import (
     ClusterLocation,
     ClusterUnreachableError,
     Wire,
-    require_abandoned,
+    unless_abandoned,
 )
 from infra.config.forms import ConfigError
 from infra.config.forms import NodeAccess as Kind
@@ -85,19 +85,15 @@ def kind_of_access(asked: Kind | None, cluster: EksCluster) -> Kind:
         return "aws-auth" if mode == "CONFIG_MAP" else "EC2_LINUX"
     if asked in ENTRIES and mode == "CONFIG_MAP":
         raise ConfigError(
-            [
-                f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
-                "is CONFIG_MAP, which does not support access entries; set it to aws-auth or "
-                "aws-auth-windows, or enable both (aws eks update-cluster-config "
-                "--access-config authenticationMode=API_AND_CONFIG_MAP; this cannot be undone)"
-            ]
+            f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
+            "is CONFIG_MAP, which does not support access entries; set it to aws-auth or "
+            "aws-auth-windows, or enable both (aws eks update-cluster-config "
+            "--access-config authenticationMode=API_AND_CONFIG_MAP; this cannot be undone)"
         )
     if asked in MAPPED_GROUPS and mode == "API":
         raise ConfigError(
-            [
-                f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
-                "is API, which ignores aws-auth; set it to EC2_LINUX or EC2_WINDOWS"
-            ]
+            f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
+            "is API, which ignores aws-auth; set it to EC2_LINUX or EC2_WINDOWS"
         )
     return asked
 
@@ -119,10 +115,8 @@ def refuse_unreadable_mapping(location: ClusterLocation) -> None:
     else:
         return
     raise ConfigError(
-        [
-            f"joiner:nodeAccess is aws-auth, but {problem}. Correct the ConfigMap, or grant nodes "
-            "access yourself and set joiner:nodeAccess to none"
-        ]
+        f"joiner:nodeAccess is aws-auth, but {problem}. Correct the ConfigMap, or grant nodes "
+        "access yourself and set joiner:nodeAccess to none"
     )
 
 
@@ -181,15 +175,11 @@ class _RoleMappingProvider(StatefulProvider):
 
     def end(self, props: dict[str, Any]) -> None:
         location = ClusterLocation.of(props)
-        try:
+        with unless_abandoned(location):  # The ConfigMap is deleted with the cluster.
             cluster = ClusterApi.find(location)
-            config_map = cluster.get(AWS_AUTH)
-        except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_abandoned(location, exc)
-            return  # The ConfigMap was deleted with the cluster.
-        if config_map:
-            mapped = _map_roles(config_map)
-            _write(cluster, config_map, without_mapping(mapped, props["role_arn"]))
+            if config_map := cluster.get(AWS_AUTH):
+                mapped = _map_roles(config_map)
+                _write(cluster, config_map, without_mapping(mapped, props["role_arn"]))
 
 
 class RoleMapping(RegisteredResource, module="joiner", name="RoleMapping"):

@@ -8,16 +8,17 @@ is no association.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pulumi
-from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterApi, ClusterLocation
 from infra.config.forms import ConfigError, Presence
 from infra.identity.podidentity import Identities
+from infra.lifecycle.awsanswers import ABSENT, tags_in, unless_error
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.teardown import STACK_ANNOTATION
@@ -63,27 +64,21 @@ def refuse_unusable_provider(
     """
     if not issuer:
         raise ConfigError(
-            [
-                f"joiner:identity='irsa' cannot be used: the cluster {place.cluster_name} has no "
-                "OIDC issuer; set it to pod-identity"
-            ]
+            f"joiner:identity='irsa' cannot be used: the cluster {place.cluster_name} has no "
+            "OIDC issuer; set it to pod-identity"
         )
     arn = provider_arn(place, issuer)
     tags = _tags_of_provider(iam, arn)
     is_ours = tags is not None and tags.get(STACK_ANNOTATION) == stack
     if wanted == "create" and tags is not None and not is_ours:
         raise ConfigError(
-            [
-                f"joiner:oidcProvider='create' cannot be used: {arn} exists, and "
-                "this stack did not create it; set it to existing"
-            ]
+            f"joiner:oidcProvider='create' cannot be used: {arn} exists, and "
+            "this stack did not create it; set it to existing"
         )
     if wanted == "existing" and tags is None:
         raise ConfigError(
-            [
-                f"joiner:oidcProvider='existing' cannot be used: IAM has no OIDC provider for "
-                f"{issuer}; set it to create"
-            ]
+            f"joiner:oidcProvider='existing' cannot be used: IAM has no OIDC provider for "
+            f"{issuer}; set it to create"
         )
 
 
@@ -106,13 +101,9 @@ def delete_earlier_provider(iam: Any, arn: str, stack: str) -> None:
 
 
 def _tags_of_provider(iam: Any, arn: str) -> dict[str, str] | None:
-    try:
-        provider = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
-    except ClientError as exc:
-        if exc.response["Error"]["Code"] == "NoSuchEntity":
-            return None
-        raise
-    return {tag["Key"]: tag["Value"] for tag in provider.get("Tags", [])}
+    look = partial(iam.get_open_id_connect_provider, OpenIDConnectProviderArn=arn)
+    provider = unless_error(ABSENT, look)
+    return None if provider is None else tags_in(provider)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pulumi
 import pulumi_aws as aws
-from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult
 
 from infra import names, policies
@@ -23,6 +22,7 @@ from infra.identity.controlleridentity import (
     provider_arn,
 )
 from infra.inputs import then
+from infra.lifecycle.awsanswers import unless_error
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT, RETAINED
 from infra.lifecycle.statefulprovider import StatefulProvider
@@ -128,14 +128,10 @@ class _SpotRoleProvider(StatefulProvider):
     kind = "spot-role"
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        try:
-            ClusterLocation.of(props).client("iam").create_service_linked_role(
-                AWSServiceName=SPOT_SERVICE
-            )
-        except ClientError as exc:
-            # IAM answers InvalidInput if the role exists, for example since the first spot launch.
-            if exc.response["Error"]["Code"] != "InvalidInput":
-                raise
+        iam = ClusterLocation.of(props).client("iam")
+        make = partial(iam.create_service_linked_role, AWSServiceName=SPOT_SERVICE)
+        # IAM answers InvalidInput if the role exists, for example since the first spot launch.
+        unless_error(["InvalidInput"], make)
         return super().create(props)
 
 
@@ -395,11 +391,9 @@ def _within_quota(title: str, text: str) -> str:
     """Return a policy's document unchanged; raise ConfigError if it exceeds IAM's size quota."""
     if (size := policies.size_of(text)) > policies.MANAGED_SIZE:
         raise ConfigError(
-            [
-                f"the controller's policy {title} has {size:,} characters, but IAM allows "
-                f"{policies.MANAGED_SIZE:,}: shorten the setting that it is made from, such as "
-                f"{PROJECT}:imageParameters, or use shorter names"
-            ]
+            f"the controller's policy {title} has {size:,} characters, but IAM allows "
+            f"{policies.MANAGED_SIZE:,}: shorten the setting that it is made from, such as "
+            f"{PROJECT}:imageParameters, or use shorter names"
         )
     return text
 

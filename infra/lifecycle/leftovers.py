@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
-
-from botocore.exceptions import ClientError
 
 from controller.apis import labels
 from infra.clusterapi import ClusterLocation
+from infra.lifecycle.awsanswers import ABSENT, tags_in, unless_error
 
 Remains = dict[str, list[str]]
 """IDs or names of the AWS resources that were found, by kind, such as `network interfaces`.
@@ -66,15 +66,8 @@ class Leftovers:
 
     def roles_in(self, profile: str) -> frozenset[str]:
         """Return the ARNs of the roles in an instance profile; none if it does not exist."""
-        try:
-            described = self._iam.get_instance_profile(
-                InstanceProfileName=profile.rpartition("/")[2]
-            )
-        except ClientError as exc:
-            if exc.response["Error"]["Code"] in GONE_CODES:
-                return frozenset()
-            raise
-        return frozenset(role["Arn"] for role in described["InstanceProfile"]["Roles"])
+        described = self._profile(profile.rpartition("/")[2])
+        return frozenset(role["Arn"] for role in described["Roles"]) if described else frozenset()
 
     def made_profiles(self) -> dict[str, list[str]]:
         """Return the role names in each profile that the controller created, by profile name."""
@@ -137,7 +130,7 @@ class Leftovers:
             pages = self._ec2.get_paginator("describe_instances").paginate(Filters=[named])
             for reservation in (r for page in pages for r in page["Reservations"]):
                 for found in reservation["Instances"]:
-                    yield found["InstanceId"], {t["Key"]: t["Value"] for t in found.get("Tags", [])}
+                    yield found["InstanceId"], tags_in(found)
 
     def _may_end(self, tags: Mapping[str, str]) -> bool:
         of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
@@ -161,16 +154,14 @@ class Leftovers:
 
     def _is_owned(self, profile: str) -> bool:
         """Whether the installation created an instance profile; listings do not return tags."""
-        try:
-            described = self._iam.get_instance_profile(InstanceProfileName=profile)[
-                "InstanceProfile"
-            ]
-        except ClientError as exc:
-            if exc.response["Error"]["Code"] in GONE_CODES:
-                return False
-            raise
-        tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
+        described = self._profile(profile)
+        tags = tags_in(described) if described else {}
         return tags.get(labels.TAG_INSTALLATION) == self._installation
+
+    def _profile(self, name: str) -> Mapping[str, Any] | None:
+        look = partial(self._iam.get_instance_profile, InstanceProfileName=name)
+        answer = unless_error(ABSENT, look)
+        return answer["InstanceProfile"] if answer else None
 
     def remove_profiles(self) -> None:
         """Delete the instance profiles that the controller created.
@@ -201,11 +192,7 @@ class Leftovers:
 
 
 def _tolerantly(action: Callable[[str], Any], identity: str) -> None:
-    try:
-        action(identity)
-    except ClientError as exc:
-        if exc.response["Error"]["Code"] not in GONE_CODES | BUSY_CODES:
-            raise
+    unless_error(GONE_CODES | BUSY_CODES, partial(action, identity))
 
 
 def describe(remains: Remains) -> str:

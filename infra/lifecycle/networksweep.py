@@ -22,12 +22,12 @@ from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
-    ClusterUnreachableError,
     Objects,
     Wire,
     describe_cluster,
-    require_abandoned,
+    unless_abandoned,
 )
+from infra.lifecycle.awsanswers import tags_in
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.waiting import Clock, say
@@ -127,10 +127,8 @@ class _NetworkSweepProvider(StatefulProvider):
         )
         if contents and (foreign := [*contents.of_others()]):
             raise NetworkInUseError(contents.vpc, foreign)
-        try:
+        with unless_abandoned(location):
             release(ClusterApi.find(location))
-        except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_abandoned(location, exc)
         if contents:
             sweep(contents)
 
@@ -230,11 +228,11 @@ class VpcContents:
         """Yield what prevents the deletion of the VPC, with its tags."""
         yield from ((f"load balancer {name}", tags) for name, tags in self._balancers())
         for one in self._instances():
-            yield f"instance {one['InstanceId']}", _pairs(one)
+            yield f"instance {one['InstanceId']}", tags_in(one)
         for one in self._list("describe_vpc_endpoints", "VpcEndpoints"):
-            yield f"VPC endpoint {one['VpcEndpointId']}", _pairs(one)
+            yield f"VPC endpoint {one['VpcEndpointId']}", tags_in(one)
         for one in self._groups():
-            yield f"security group {one['GroupId']} ({one['GroupName']})", _pairs(one)
+            yield f"security group {one['GroupId']} ({one['GroupName']})", tags_in(one)
 
     def of_cluster(self) -> Iterator[Found]:
         """Yield what the cluster's controllers created, in an order in which AWS can delete it."""
@@ -249,7 +247,7 @@ class VpcContents:
             delete = partial(self._ec2.delete_network_interface, NetworkInterfaceId=identity)
             yield Found(f"network interface {identity}", delete)
         for group in self._groups():
-            if self._is_clusters(_pairs(group)):
+            if self._is_clusters(tags_in(group)):
                 delete = partial(self._delete_group, group["GroupId"])
                 yield Found(f"security group {group['GroupId']}", delete)
 
@@ -267,7 +265,7 @@ class VpcContents:
         return labels.tag_cluster_owned(name) in tags or any(tags.get(k) == name for k in naming)
 
     def _is_leaked(self, interface: Mapping[str, Any]) -> bool:
-        tags = _pairs(interface, "TagSet")
+        tags = tags_in(interface, "TagSet")
         of_cni = interface.get("Description", "").startswith("aws-K8S-")
         return interface["Status"] == "available" and (of_cni or self._is_clusters(tags))
 
@@ -291,7 +289,7 @@ class VpcContents:
         for some in _batches(classic):
             answer = self._elb.describe_tags(LoadBalancerNames=some)
             for one in answer["TagDescriptions"]:
-                yield one["LoadBalancerName"], _pairs(one)
+                yield one["LoadBalancerName"], tags_in(one)
 
     def _target_groups(self) -> Iterator[str]:
         pages = self._elbv2.get_paginator("describe_target_groups").paginate()
@@ -306,7 +304,7 @@ class VpcContents:
     def _tags_of(self, arns: Sequence[str]) -> Iterator[tuple[str, Pairs]]:
         for some in _batches(arns):
             for one in self._elbv2.describe_tags(ResourceArns=some)["TagDescriptions"]:
-                yield one["ResourceArn"], _pairs(one)
+                yield one["ResourceArn"], tags_in(one)
 
     def _instances(self) -> Iterator[Mapping[str, Any]]:
         for reservation in self._list("describe_instances", "Reservations"):
@@ -320,7 +318,7 @@ class VpcContents:
     def _groups(self) -> Iterator[Mapping[str, Any]]:
         """Yield the security groups that are deleted neither with the VPC nor with the cluster."""
         for group in self._list("describe_security_groups", "SecurityGroups"):
-            tags = _pairs(group)
+            tags = tags_in(group)
             if not (
                 group["GroupName"] == "default"
                 or tags.get(labels.TAG_INSTALLATION) == self.installation
@@ -369,7 +367,3 @@ def _service(description: str) -> str:
 def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(names), TAGS_PER_CALL):
         yield names[start : start + TAGS_PER_CALL]
-
-
-def _pairs(described: Mapping[str, Any], key: str = "Tags") -> Pairs:
-    return {tag["Key"]: tag["Value"] for tag in described.get(key) or []}

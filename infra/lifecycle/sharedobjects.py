@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pulumi
@@ -20,13 +21,12 @@ from controller.apis import labels
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from infra.clusterapi import (
     ClusterApi,
-    ClusterGoneError,
     ClusterLocation,
-    ClusterUnreachableError,
     Objects,
     Wire,
-    require_abandoned,
+    unless_abandoned,
 )
+from infra.lifecycle.awsanswers import ABSENT, tags_in, unless_error
 from infra.lifecycle.teardown import STACK_ANNOTATION, is_ours
 from infra.lifecycle.waiting import Clock, say
 
@@ -60,10 +60,8 @@ def delete_unused(
     """
     shared, location = props["shared"], ClusterLocation.of(props)
     if definitions := shared.get("definitions"):
-        try:
+        with unless_abandoned(location):
             _delete_definitions(ClusterApi.find(location), definitions, props, clock=clock, say=say)
-        except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_abandoned(location, exc)
     if arn := shared.get("oidcProvider"):
         _delete_provider(location.client("iam"), arn, props["installation"], say)
     if shared.get("agent"):
@@ -165,14 +163,9 @@ def _collection(definition: Wire) -> str:
 
 
 def _delete_provider(iam: Any, arn: str, installation: str, say: Callable[[str], None]) -> None:
-    try:
-        found = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
-    except ClientError as exc:
-        if exc.response["Error"]["Code"] == "NoSuchEntity":
-            return
-        raise
-    tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
-    if tags.get(labels.TAG_INSTALLATION) != installation:
+    look = partial(iam.get_open_id_connect_provider, OpenIDConnectProviderArn=arn)
+    found = unless_error(ABSENT, look)
+    if found is None or tags_in(found).get(labels.TAG_INSTALLATION) != installation:
         return
     if roles := sorted(_trusting_roles(iam, arn)):
         say(f"keeping OIDC provider {arn}: these roles trust it: {', '.join(roles[:10])}")

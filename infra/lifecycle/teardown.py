@@ -40,6 +40,7 @@ from infra.clusterapi import (
     Objects,
     Wire,
     require_abandoned,
+    unless_abandoned,
 )
 from infra.lifecycle.destroying import refuse_ahead
 from infra.lifecycle.leftovers import Leftovers, Remains, describe
@@ -386,12 +387,10 @@ def drain_refusals(props: Mapping[str, Any]) -> list[str]:
     """
     location = ClusterLocation.of(props)
     try:
-        return _make_draining(props, Leftovers(location, props["installation"])).refusals()
-    except (ClusterGoneError, ClusterUnreachableError) as exc:
-        try:
-            require_abandoned(location, exc)
-        except ClusterNotAbandonedError as refused:
-            return [str(refused)]
+        with unless_abandoned(location):
+            return _make_draining(props, Leftovers(location, props["installation"])).refusals()
+    except ClusterNotAbandonedError as refused:
+        return [str(refused)]
     return []
 
 
@@ -425,10 +424,8 @@ class _NothingLeftProvider(StatefulProvider):
 
     def end(self, props: dict[str, Any]) -> None:
         location = ClusterLocation.of(props)
-        try:
+        with unless_abandoned(location):
             let_go(ClusterApi.find(location))  # The drain has waited for the API server already.
-        except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_abandoned(location, exc)
         prove_nothing_is_left(Leftovers(location, props["installation"]))
 
 

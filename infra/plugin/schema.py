@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Union
 import pulumi
 
 from infra.cluster.ekscluster import EksCluster
+from infra.config.settings import camel
 from infra.config.table import meanings
 from infra.joiner import Joiner, JoinerArgs
 
@@ -79,12 +80,6 @@ def parts(kind: Any) -> tuple[Any, bool]:
     plain = [one for one in members if _is_plain(one)]
     # `Installation | str`: other languages have the text alone.
     return next((one for one in plain if one is str), plain[0]), is_input
-
-
-def camel(name: str) -> str:
-    """Return a Python name in camelCase, as the schema writes it."""
-    first, *others = name.split("_")
-    return first + "".join(word.title() for word in others)
 
 
 def _hints(kind: type[Any]) -> Mapping[str, Any]:

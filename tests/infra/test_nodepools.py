@@ -152,7 +152,7 @@ def test_a_manifest_with_one_invalid_value_never_causes_a_traceback(
         try:
             taken = manifests_in(Path(folder))
         except ConfigError as refused:
-            messages = refused.problems
+            messages = list(refused.problems)
         else:
             messages = [f"broken.yaml: {wire['metadata']['name']}" for wire in taken]
     assert messages
