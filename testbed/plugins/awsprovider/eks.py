@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, api_arguments, change_tags
 from testbed.plugins.awsprovider.session import Session
@@ -16,10 +16,34 @@ ADDON_POLL_SECONDS: Final = 0.5
 
 
 class EksResource(Resource):
-    """A resource in one cluster; its ID begins with the cluster's name."""
+    """A cluster or a resource in one; the ID has the values of `keys`, with colons between."""
 
     service = "eks"
     is_taggable = True
+    noun: ClassVar[str]
+    """The resource type in the names of EKS's operations, such as `access_entry`."""
+    answer: ClassVar[str]
+    """The resource type in EKS's answers, such as `accessEntry`."""
+    keys: ClassVar[tuple[str, ...]]
+    """The arguments of EKS's operations that name the resource."""
+    arn: ClassVar[str]
+    """The member of EKS's description that is the resource's ARN."""
+
+    def place(self, identity: str) -> dict[str, str]:
+        """Return the arguments that name the resource."""
+        return dict(zip(self.keys, identity.split(":", len(self.keys) - 1), strict=True))
+
+    def describe(self, identity: str) -> Mapping[str, Any]:
+        """Return EKS's description of the resource."""
+        describe = getattr(self.api, f"describe_{self.noun}")
+        found: Mapping[str, Any] = describe(**self.place(identity))[self.answer]
+        return found
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self.change_tags_at(self.describe(identity)[self.arn], old, new)
+
+    def delete(self, identity: str, state: Bag) -> None:
+        getattr(self.api, f"delete_{self.noun}")(**self.place(identity))
 
     def change_tags_at(self, arn: str, old: Bag, new: Bag) -> None:
         """Change the tags of the resource `arn` from those of old inputs to those of new ones."""
@@ -39,25 +63,18 @@ class AccessEntry(EksResource):
     fixed = ("clusterName", "principalArn", "type")
     computed = ("accessEntryArn", "createdAt", "modifiedAt", "userName", "kubernetesGroups")
     defaults = {"type": "STANDARD"}
+    noun, answer, arn = "access_entry", "accessEntry", "accessEntryArn"
+    keys = ("clusterName", "principalArn")
 
     def create(self, inputs: Bag) -> str:
         self.api.create_access_entry(
-            clusterName=inputs["clusterName"],
-            principalArn=inputs["principalArn"],
-            type=inputs["type"],
             tags=inputs.get("tags") or {},
-            **api_arguments(inputs, kubernetesGroups="kubernetesGroups", username="userName"),
+            **api_arguments(inputs, *self.keys, "type", "kubernetesGroups", username="userName"),
         )
         return f"{inputs['clusterName']}:{inputs['principalArn']}"
 
-    def _get(self, identity: str) -> Mapping[str, Any]:
-        cluster, arn = identity.split(":", 1)
-        answer = self.api.describe_access_entry(clusterName=cluster, principalArn=arn)
-        entry: Mapping[str, Any] = answer["accessEntry"]
-        return entry
-
     def read(self, identity: str, state: Bag) -> Bag | None:
-        entry = self._get(identity)
+        entry = self.describe(identity)
         return {
             "accessEntryArn": entry["accessEntryArn"],
             "clusterName": entry["clusterName"],
@@ -72,16 +89,11 @@ class AccessEntry(EksResource):
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self.api.update_access_entry(
-            clusterName=new["clusterName"],
-            principalArn=new["principalArn"],
+            **self.place(identity),
             kubernetesGroups=new.get("kubernetesGroups") or [],
             **api_arguments(new, username="userName"),
         )
-        self.change_tags_at(self._get(identity)["accessEntryArn"], old, new)
-
-    def delete(self, identity: str, state: Bag) -> None:
-        cluster, arn = identity.split(":", 1)
-        self.api.delete_access_entry(clusterName=cluster, principalArn=arn)
+        super().update(identity, old, new)
 
 
 class AccessPolicyAssociation(EksResource):
@@ -93,36 +105,37 @@ class AccessPolicyAssociation(EksResource):
     fixed = ("clusterName", "principalArn", "policyArn", "accessScope")
     computed = ("associatedAt", "modifiedAt")
 
-    @staticmethod
-    def _place(identity: str) -> dict[str, str]:
-        cluster, principal, policy = identity.split("#")
-        return {"clusterName": cluster, "principalArn": principal, "policyArn": policy}
+    keys = ("clusterName", "principalArn", "policyArn")
+
+    def place(self, identity: str) -> dict[str, str]:
+        return dict(zip(self.keys, identity.split("#"), strict=True))
 
     def create(self, inputs: Bag) -> str:
-        place = {key: inputs[key] for key in ("clusterName", "principalArn", "policyArn")}
-        scope = api_arguments(inputs["accessScope"], type="type", namespaces="namespaces")
+        place = {key: inputs[key] for key in self.keys}
+        scope = api_arguments(inputs["accessScope"], "type", "namespaces")
         self.api.associate_access_policy(**place, accessScope=scope)
         return "#".join(place.values())
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        place = self._place(identity)
+        place = self.place(identity)
         policy = place.pop("policyArn")
         pages = self.api.get_paginator("list_associated_access_policies").paginate(**place)
         for page in pages:
             for one in page["associatedAccessPolicies"]:
                 if one["policyArn"] == policy:
                     return {
-                        **self._place(identity),
-                        "accessScope": api_arguments(
-                            one["accessScope"], type="type", namespaces="namespaces"
-                        ),
+                        **self.place(identity),
+                        "accessScope": api_arguments(one["accessScope"], "type", "namespaces"),
                         "associatedAt": str(one["associatedAt"]),
                         "modifiedAt": str(one["modifiedAt"]),
                     }
         return None
 
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        Resource.update(self, identity, old, new)
+
     def delete(self, identity: str, state: Bag) -> None:
-        self.api.disassociate_access_policy(**self._place(identity))
+        self.api.disassociate_access_policy(**self.place(identity))
 
 
 class PodIdentityAssociation(EksResource):
@@ -132,17 +145,12 @@ class PodIdentityAssociation(EksResource):
     source = "eks/pod_identity_association.go"
     fixed = ("clusterName", "namespace", "serviceAccount")
     computed = ("associationArn", "associationId", "externalId")
+    SETTINGS: Final = ("roleArn", "targetRoleArn", "disableSessionTags")
 
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_pod_identity_association(
-            clusterName=inputs["clusterName"],
-            namespace=inputs["namespace"],
-            serviceAccount=inputs["serviceAccount"],
-            roleArn=inputs["roleArn"],
             tags=inputs.get("tags") or {},
-            **api_arguments(
-                inputs, targetRoleArn="targetRoleArn", disableSessionTags="disableSessionTags"
-            ),
+            **api_arguments(inputs, *self.fixed, *self.SETTINGS),
         )
         return str(answer["association"]["associationId"])
 
@@ -157,23 +165,15 @@ class PodIdentityAssociation(EksResource):
     def read(self, identity: str, state: Bag) -> Bag | None:
         place = self._place(identity, state)
         association = self.api.describe_pod_identity_association(**place)["association"]
-        kept = ("associationArn", "associationId", "clusterName", "namespace", "serviceAccount")
-        optional = ("roleArn", "targetRoleArn", "disableSessionTags", "externalId")
         return {
-            **{key: association[key] for key in kept},
-            **{key: association.get(key) for key in optional},
+            **{key: association.get(key) for key in (*self.fixed, *self.computed, *self.SETTINGS)},
             "tags": association.get("tags") or {},
         }
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         association = self.api.update_pod_identity_association(
             **self._place(identity, new),
-            **api_arguments(
-                new,
-                roleArn="roleArn",
-                targetRoleArn="targetRoleArn",
-                disableSessionTags="disableSessionTags",
-            ),
+            **api_arguments(new, *self.SETTINGS),
         )["association"]
         self.change_tags_at(association["associationArn"], old, new)
 
@@ -189,32 +189,24 @@ class Addon(EksResource):
     fixed = ("clusterName", "addonName")
     computed = ("arn", "addonVersion", "configurationValues", "createdAt", "modifiedAt")
 
-    SETTINGS: Final = {
-        "addonVersion": "addonVersion",
-        "configurationValues": "configurationValues",
-        "serviceAccountRoleArn": "serviceAccountRoleArn",
-    }
+    noun, answer, arn = "addon", "addon", "addonArn"
+    keys = ("clusterName", "addonName")
+    SETTINGS: Final = ("addonVersion", "configurationValues", "serviceAccountRoleArn")
 
     def create(self, inputs: Bag) -> str:
         self.api.create_addon(
-            clusterName=inputs["clusterName"],
-            addonName=inputs["addonName"],
             tags=inputs.get("tags") or {},
-            **api_arguments(inputs, resolveConflicts="resolveConflictsOnCreate", **self.SETTINGS),
+            **api_arguments(
+                inputs, *self.keys, *self.SETTINGS, resolveConflicts="resolveConflictsOnCreate"
+            ),
         )
         identity = f"{inputs['clusterName']}:{inputs['addonName']}"
         self._wait(identity)
         return identity
 
-    def _get(self, identity: str) -> Mapping[str, Any]:
-        cluster, name = identity.split(":", 1)
-        answer = self.api.describe_addon(clusterName=cluster, addonName=name)
-        addon: Mapping[str, Any] = answer["addon"]
-        return addon
-
     def _wait(self, identity: str) -> None:
         end = time.monotonic() + ADDON_SECONDS
-        while (status := self._get(identity)["status"]) in ("CREATING", "UPDATING"):
+        while (status := self.describe(identity)["status"]) in ("CREATING", "UPDATING"):
             if time.monotonic() > end:
                 raise ProviderError(f"EKS add-on {identity} is still {status}")
             time.sleep(ADDON_POLL_SECONDS)
@@ -222,7 +214,7 @@ class Addon(EksResource):
             raise ProviderError(f"EKS add-on {identity} is {status}")
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        addon = self._get(identity)
+        addon = self.describe(identity)
         return {
             "arn": addon["addonArn"],
             "addonName": addon["addonName"],
@@ -235,18 +227,14 @@ class Addon(EksResource):
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if any(old.get(key) != new.get(key) for key in self.SETTINGS):
-            self.api.update_addon(
-                clusterName=new["clusterName"],
-                addonName=new["addonName"],
-                **api_arguments(new, resolveConflicts="resolveConflictsOnUpdate", **self.SETTINGS),
-            )
+            conflicts = {"resolveConflicts": "resolveConflictsOnUpdate"}
+            changed = api_arguments(new, *self.SETTINGS, **conflicts)
+            self.api.update_addon(**self.place(identity), **changed)
             self._wait(identity)
-        self.change_tags_at(self._get(identity)["addonArn"], old, new)
+        super().update(identity, old, new)
 
     def delete(self, identity: str, state: Bag) -> None:
-        cluster, name = identity.split(":", 1)
-        preserve = bool(state.get("preserve"))
-        self.api.delete_addon(clusterName=cluster, addonName=name, preserve=preserve)
+        self.api.delete_addon(**self.place(identity), preserve=bool(state.get("preserve")))
 
 
 UNUSED_CLUSTER_BLOCKS: Final = (

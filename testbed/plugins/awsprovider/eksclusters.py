@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
-
 from testbed.plugins.awsprovider.eks import EksResource
 from testbed.plugins.awsprovider.networks import wait
 from testbed.plugins.awsprovider.resourcetype import api_arguments
-from testbed.plugins.awsprovider.session import is_gone
+from testbed.plugins.awsprovider.session import unless_gone
 from testbed.plugins.codec import Bag
 
 
-def _camel(block: Mapping[str, Any] | None, **names: str) -> dict[str, Any]:
-    """Return the members of a block that are set, under the API's names."""
-    return {} if block is None else api_arguments(block, **names)
+class SlowEksResource(EksResource):
+    """A resource that EKS creates and deletes while its status says so."""
+
+    def _status(self, identity: str) -> str | None:
+        return unless_gone(lambda: str(self.describe(identity)["status"]))
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        wait(lambda: self._status(identity), until="ACTIVE", what=f"{self.noun} {identity}")
+
+    def delete(self, identity: str, state: Bag) -> None:
+        super().delete(identity, state)
+        wait(lambda: self._status(identity), until=None, what=f"{self.noun} {identity}")
 
 
-class Cluster(EksResource):
+class Cluster(SlowEksResource):
     """`aws.eks.Cluster`."""
 
     token = "aws:eks/cluster:Cluster"
@@ -47,40 +54,28 @@ class Cluster(EksResource):
         "kubernetesNetworkConfig": ("serviceIpv4Cidr",),
         "vpcConfig": ("clusterSecurityGroupId", "vpcId"),
     }
-    NETWORK: Final = {
-        "subnetIds": "subnetIds",
-        "securityGroupIds": "securityGroupIds",
-        "endpointPrivateAccess": "endpointPrivateAccess",
-        "endpointPublicAccess": "endpointPublicAccess",
-        "publicAccessCidrs": "publicAccessCidrs",
-    }
-    ACCESS: Final = {
-        "authenticationMode": "authenticationMode",
-        "bootstrapClusterCreatorAdminPermissions": "bootstrapClusterCreatorAdminPermissions",
-    }
-
-    CONFIGURED: Final = {
-        "deletionProtection": "deletionProtection",
-        "upgradePolicy": "upgradePolicy",
-        "zonalShiftConfig": "zonalShiftConfig",
-    }
+    noun, answer, arn, keys = "cluster", "cluster", "arn", ("name",)
+    NETWORK: Final = (
+        "subnetIds", "securityGroupIds", "endpointPrivateAccess", "endpointPublicAccess",
+        "publicAccessCidrs",
+    )  # fmt: skip
+    ACCESS: Final = ("authenticationMode", "bootstrapClusterCreatorAdminPermissions")
+    CREATED: Final = (
+        "name", "roleArn", "bootstrapSelfManagedAddons", "version", "kubernetesNetworkConfig",
+    )  # fmt: skip
+    CONFIGURED: Final = ("deletionProtection", "upgradePolicy", "zonalShiftConfig")
+    """The inputs that `UpdateClusterConfig` takes as they are."""
 
     def create(self, inputs: Bag) -> str:
-        access = _camel(inputs.get("accessConfig"), **self.ACCESS)
+        access = api_arguments(inputs.get("accessConfig"), *self.ACCESS)
         encryption = inputs.get("encryptionConfig")
         answer = self.api.create_cluster(
-            name=inputs["name"],
-            roleArn=inputs["roleArn"],
-            resourcesVpcConfig=_camel(inputs["vpcConfig"], **self.NETWORK),
+            resourcesVpcConfig=api_arguments(inputs["vpcConfig"], *self.NETWORK),
             tags=inputs.get("tags") or {},
-            bootstrapSelfManagedAddons=inputs["bootstrapSelfManagedAddons"],
             **({"accessConfig": access} if access else {}),
             **({"encryptionConfig": [encryption]} if encryption else {}),
             **self._logging(inputs),
-            **api_arguments(
-                inputs, version="version", kubernetesNetworkConfig="kubernetesNetworkConfig"
-            ),
-            **api_arguments(inputs, **self.CONFIGURED),
+            **api_arguments(inputs, *self.CREATED, *self.CONFIGURED),
         )
         return str(answer["cluster"]["name"])
 
@@ -90,29 +85,18 @@ class Cluster(EksResource):
         enabled = [{"types": types, "enabled": True}] if types else []
         return {"logging": {"clusterLogging": enabled}}
 
-    def complete(self, identity: str, inputs: Bag) -> None:
-        wait(lambda: self._status(identity), until="ACTIVE", what=f"EKS cluster {identity}")
-
-    def _status(self, identity: str) -> str | None:
-        try:
-            return str(self.api.describe_cluster(name=identity)["cluster"]["status"])
-        except ClientError as error:
-            if is_gone(error):
-                return None
-            raise
-
     def read(self, identity: str, state: Bag) -> Bag | None:
-        cluster = self.api.describe_cluster(name=identity)["cluster"]
+        cluster = self.describe(identity)
         network = cluster["resourcesVpcConfig"]
         authority = {"data": cluster["certificateAuthority"]["data"]}
         names = (*self.NETWORK, "clusterSecurityGroupId", "vpcId")
-        family = {"ipFamily": "ipFamily", "serviceIpv4Cidr": "serviceIpv4Cidr"}
+        addresses = api_arguments(cluster["kubernetesNetworkConfig"], "ipFamily", "serviceIpv4Cidr")
         logged = [one for one in cluster["logging"]["clusterLogging"] if one["enabled"]]
         return {
             **{key: cluster.get(key) for key in self.CONFIGURED},
             "enabledClusterLogTypes": [name for one in logged for name in one["types"]] or None,
             "encryptionConfig": next(iter(cluster.get("encryptionConfig") or ()), None),
-            "kubernetesNetworkConfig": _camel(cluster["kubernetesNetworkConfig"], **family),
+            "kubernetesNetworkConfig": addresses,
             "accessConfig": {key: cluster["accessConfig"].get(key) for key in self.ACCESS},
             "arn": cluster["arn"],
             "certificateAuthority": authority,
@@ -132,7 +116,7 @@ class Cluster(EksResource):
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("vpcConfig") != new["vpcConfig"]:
             self.api.update_cluster_config(
-                name=identity, resourcesVpcConfig=_camel(new["vpcConfig"], **self.NETWORK)
+                name=identity, resourcesVpcConfig=api_arguments(new["vpcConfig"], *self.NETWORK)
             )
         if old.get("accessConfig") != new.get("accessConfig") and new.get("accessConfig"):
             mode = {"authenticationMode": new["accessConfig"]["authenticationMode"]}
@@ -144,54 +128,16 @@ class Cluster(EksResource):
         # EKS accepts one type of change per call.
         for change in changes:
             self.api.update_cluster_config(name=identity, **change)
-        arn = self.api.describe_cluster(name=identity)["cluster"]["arn"]
-        self.change_tags_at(arn, old, new)
-
-    def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_cluster(name=identity)
-        wait(lambda: self._status(identity), until=None, what=f"EKS cluster {identity}")
+        super().update(identity, old, new)
 
 
-class ComputeGroup(EksResource):
-    """A node group or Fargate profile; its ID is the cluster's name, a colon, and its own name."""
-
-    noun: str
-    """The name in the API's operations, such as `nodegroup`."""
-    argument: str
-    """The name in the API's arguments and answers, such as `nodegroupName`."""
-    answer: str
-
-    def _place(self, identity: str) -> dict[str, str]:
-        cluster, name = identity.split(":", 1)
-        return {"clusterName": cluster, self.argument: name}
-
-    def _get(self, identity: str) -> Mapping[str, Any]:
-        describe = getattr(self.api, f"describe_{self.noun}")
-        found: Mapping[str, Any] = describe(**self._place(identity))[self.answer]
-        return found
-
-    def _status(self, identity: str) -> str | None:
-        try:
-            return str(self._get(identity)["status"])
-        except ClientError as error:
-            if is_gone(error):
-                return None
-            raise
-
-    def complete(self, identity: str, inputs: Bag) -> None:
-        wait(lambda: self._status(identity), until="ACTIVE", what=f"{self.noun} {identity}")
-
-    def delete(self, identity: str, state: Bag) -> None:
-        getattr(self.api, f"delete_{self.noun}")(**self._place(identity))
-        wait(lambda: self._status(identity), until=None, what=f"{self.noun} {identity}")
-
-
-class NodeGroup(ComputeGroup):
+class NodeGroup(SlowEksResource):
     """`aws.eks.NodeGroup`."""
 
     token = "aws:eks/nodeGroup:NodeGroup"
     source = "eks/node_group.go"
-    noun, argument, answer = "nodegroup", "nodegroupName", "nodegroup"
+    noun, answer, arn = "nodegroup", "nodegroup", "nodegroupArn"
+    keys = ("clusterName", "nodegroupName")
     automatic_name = "nodeGroupName"
     name_limit = 63
     fixed = (
@@ -199,16 +145,10 @@ class NodeGroup(ComputeGroup):
         "nodeGroupNamePrefix", "nodeRoleArn", "remoteAccess", "subnetIds",
     )  # fmt: skip
     computed = ("arn", "releaseVersion", "resources", "status", "version")
-    SETTINGS: Final = {
-        "amiType": "amiType",
-        "capacityType": "capacityType",
-        "diskSize": "diskSize",
-        "instanceTypes": "instanceTypes",
-        "labels": "labels",
-        "releaseVersion": "releaseVersion",
-        "version": "version",
-    }
-    EFFECTS: Final = {"effect": "effect", "key": "key", "value": "value"}
+    SETTINGS: Final = (
+        "amiType", "capacityType", "diskSize", "instanceTypes", "labels", "releaseVersion",
+        "version",
+    )  # fmt: skip
 
     def create(self, inputs: Bag) -> str:
         self.api.create_nodegroup(
@@ -220,21 +160,20 @@ class NodeGroup(ComputeGroup):
             scalingConfig=self._scaling_config(inputs),
             updateConfig=self._update_config(inputs),
             taints=inputs.get("taints") or [],
-            **api_arguments(inputs, **self.SETTINGS),
+            **api_arguments(inputs, *self.SETTINGS),
         )
         return f"{inputs['clusterName']}:{inputs['nodeGroupName']}"
 
     @staticmethod
     def _scaling_config(inputs: Bag) -> dict[str, Any]:
-        sizes = inputs.get("scalingConfig")
-        return _camel(sizes, minSize="minSize", maxSize="maxSize", desiredSize="desiredSize")
+        return api_arguments(inputs.get("scalingConfig"), "minSize", "maxSize", "desiredSize")
 
     @staticmethod
     def _update_config(inputs: Bag) -> dict[str, Any]:
-        return _camel(inputs.get("updateConfig"), maxUnavailable="maxUnavailable")
+        return api_arguments(inputs.get("updateConfig"), "maxUnavailable")
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        group = self._get(identity)
+        group = self.describe(identity)
         return {
             **{key: group.get(key) or None for key in self.SETTINGS},
             "arn": group["nodegroupArn"],
@@ -245,7 +184,8 @@ class NodeGroup(ComputeGroup):
             "status": group["status"],
             "subnetIds": list(group["subnets"]),
             "tags": group.get("tags") or {},
-            "taints": [api_arguments(one, **self.EFFECTS) for one in group["taints"]] or None,
+            "taints": [api_arguments(one, "effect", "key", "value") for one in group["taints"]]
+            or None,
             "updateConfig": dict(group["updateConfig"]),
         }
 
@@ -253,24 +193,25 @@ class NodeGroup(ComputeGroup):
         kept = new.get("taints") or []
         gone = [one for one in old.get("taints") or [] if one not in kept]
         self.api.update_nodegroup_config(
-            **self._place(identity),
+            **self.place(identity),
             scalingConfig=self._scaling_config(new),
             updateConfig=self._update_config(new),
             taints={"addOrUpdateTaints": kept, "removeTaints": gone},
         )
         versions = ("version", "releaseVersion")
         if any(old.get(key) != new.get(key) for key in versions):
-            release = api_arguments(new, **{key: key for key in versions})
-            self.api.update_nodegroup_version(**self._place(identity), **release)
-        self.change_tags_at(self._get(identity)["nodegroupArn"], old, new)
+            release = api_arguments(new, *versions)
+            self.api.update_nodegroup_version(**self.place(identity), **release)
+        super().update(identity, old, new)
 
 
-class FargateProfile(ComputeGroup):
+class FargateProfile(SlowEksResource):
     """`aws.eks.FargateProfile`."""
 
     token = "aws:eks/fargateProfile:FargateProfile"
     source = "eks/fargate_profile.go"
-    noun, argument, answer = "fargate_profile", "fargateProfileName", "fargateProfile"
+    noun, answer, arn = "fargate_profile", "fargateProfile", "fargateProfileArn"
+    keys = ("clusterName", "fargateProfileName")
     automatic_name = "fargateProfileName"
     fixed = (
         "clusterName", "fargateProfileName", "podExecutionRoleArn", "selectors", "subnetIds",
@@ -279,17 +220,14 @@ class FargateProfile(ComputeGroup):
 
     def create(self, inputs: Bag) -> str:
         self.api.create_fargate_profile(
-            clusterName=inputs["clusterName"],
-            fargateProfileName=inputs["fargateProfileName"],
-            podExecutionRoleArn=inputs["podExecutionRoleArn"],
             subnets=inputs.get("subnetIds") or [],
-            selectors=inputs["selectors"],
             tags=inputs.get("tags") or {},
+            **api_arguments(inputs, *self.keys, "podExecutionRoleArn", "selectors"),
         )
         return f"{inputs['clusterName']}:{inputs['fargateProfileName']}"
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        profile = self._get(identity)
+        profile = self.describe(identity)
         return {
             "arn": profile["fargateProfileArn"],
             "clusterName": profile["clusterName"],
@@ -300,9 +238,6 @@ class FargateProfile(ComputeGroup):
             "subnetIds": list(profile["subnets"]),
             "tags": profile.get("tags") or {},
         }
-
-    def update(self, identity: str, old: Bag, new: Bag) -> None:
-        self.change_tags_at(self._get(identity)["fargateProfileArn"], old, new)
 
 
 RESOURCES: Final = (Cluster, FargateProfile, NodeGroup)

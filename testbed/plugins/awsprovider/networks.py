@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from botocore.exceptions import ClientError
+from botocore import xform_name
 
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
@@ -18,7 +18,7 @@ from testbed.plugins.awsprovider.resourcetype import (
     name_of,
     to_tag_list,
 )
-from testbed.plugins.awsprovider.session import Session, is_gone
+from testbed.plugins.awsprovider.session import Session, unless_gone
 from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 
@@ -28,12 +28,55 @@ ANYWHERE: Final = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
 
 
 class NetworkResource(Resource):
-    """A network resource, described by its ID."""
+    """A network resource, described by its ID.
+
+    EC2 names its operations, their arguments and their answers after the type of the resource.
+    """
 
     service = "ec2"
     is_taggable = True
     kind: ClassVar[str]
     """The resource type in EC2's tag specifications."""
+
+    noun: ClassVar[str]
+    """The resource type in the names of EC2's operations: `Vpc` of `CreateVpc`."""
+
+    id_name: ClassVar[str]
+    """The argument of EC2's operations that holds the ID of the resource."""
+
+    def call(self, verb: str, **arguments: Any) -> Any:
+        """Call the operation of EC2 with this verb for one resource of this type."""
+        return getattr(self.api, xform_name(f"{verb}{self.noun}"))(**arguments)
+
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        """Return the arguments that create the resource, without its tags."""
+        raise NotImplementedError
+
+    def properties(self, live: Mapping[str, Any]) -> Bag:
+        """Return the properties of the resource as EC2 describes it, without ARN and tags."""
+        raise NotImplementedError
+
+    def create(self, inputs: Bag) -> str:
+        made = self.call("Create", **self.arguments(inputs), **self.new_tags(inputs))
+        return str(made.get(self.noun, made)[self.id_name])
+
+    def describe(self, identity: str) -> Mapping[str, Any] | None:
+        """Return EC2's description of the resource, None if it is deleted."""
+        describe = getattr(self.api, xform_name(f"Describe{self.noun}s"))
+        described = describe(**{f"{self.id_name}s": [identity]})[f"{self.noun}s"]
+        return next((dict(each) for each in described if each.get("State") != "deleted"), None)
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        live = self.describe(identity)
+        if live is None:
+            return None
+        owned = {}
+        if "arn" in self.computed:
+            owned = {"arn": self.arn(identity), "ownerId": live.get("OwnerId")}
+        return {**self.properties(live), **owned, "tags": from_tag_list(live.get("Tags"))}
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.call("Delete", **{self.id_name: identity})
 
     def complete(self, identity: str, inputs: Bag) -> None:
         """Wait until EC2 shows the resource and its tags, then finish it.
@@ -44,12 +87,7 @@ class NetworkResource(Resource):
         self.finish(identity, inputs)
 
     def _sight(self, identity: str, inputs: Bag) -> str | None:
-        try:
-            live = self.read(identity, inputs)
-        except ClientError as error:
-            if is_gone(error):
-                return None
-            raise
+        live = unless_gone(lambda: self.read(identity, inputs))
         wanted, held = inputs.get("tags") or {}, (live or {}).get("tags") or {}
         return "seen" if live is not None and wanted.items() <= held.items() else None
 
@@ -62,8 +100,7 @@ class NetworkResource(Resource):
         tags = to_tag_list(inputs.get("tags"))
         return {"TagSpecifications": [{"ResourceType": self.kind, "Tags": tags}]} if tags else {}
 
-    def change_tags(self, identity: str, old: Bag, new: Bag) -> None:
-        """Change the resource's tags from those of the old inputs to those of the new."""
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
         change_tags(
             old,
             new,
@@ -72,9 +109,6 @@ class NetworkResource(Resource):
                 Resources=[identity], Tags=[{"Key": key} for key in keys]
             ),
         )
-
-    def update(self, identity: str, old: Bag, new: Bag) -> None:
-        self.change_tags(identity, old, new)
 
     def arn(self, identity: str) -> str:
         """Return the ARN of a resource by its ID."""
@@ -99,23 +133,12 @@ def wait(state_of: Callable[[], str | None], *, until: str | None, what: str) ->
 class SlowResource(NetworkResource):
     """A resource that is pending at first, and that EC2 still describes once it is deleted."""
 
-    title: ClassVar[str]
-    """The resource type in messages."""
-
-    def describe(self, identity: str) -> list[Any]:
-        """Return EC2's descriptions of the resource."""
-        raise NotImplementedError
-
-    def live(self, identity: str) -> Any | None:
-        """Return EC2's description of the resource, None if it is deleted."""
-        return next((each for each in self.describe(identity) if each["State"] != "deleted"), None)
-
     def wait_until(self, state: str | None, identity: str) -> None:
         """Wait until the resource has a state, or, if `state` is None, until it is deleted."""
         wait(
-            lambda: (self.live(identity) or {}).get("State"),
+            lambda: (self.describe(identity) or {}).get("State"),
             until=state,
-            what=f"{self.title} {identity}",
+            what=f"{self.kind} {identity}",
         )
 
     def finish(self, identity: str, inputs: Bag) -> None:
@@ -127,7 +150,7 @@ class Vpc(NetworkResource):
 
     token = "aws:ec2/vpc:Vpc"
     source = "ec2/vpc_.go"
-    kind = "vpc"
+    kind, noun, id_name = "vpc", "Vpc", "VpcId"
     fixed = ("cidrBlock", "ipv4IpamPoolId", "ipv4NetmaskLength", "ipv6IpamPoolId")
     computed = ("arn", "ownerId")
     defaults = {"enableDnsSupport": True, "instanceTenancy": "default"}
@@ -136,13 +159,8 @@ class Vpc(NetworkResource):
         "enableDnsSupport": "EnableDnsSupport",
     }
 
-    def create(self, inputs: Bag) -> str:
-        answer = self.api.create_vpc(
-            CidrBlock=inputs["cidrBlock"],
-            InstanceTenancy=inputs["instanceTenancy"],
-            **self.new_tags(inputs),
-        )
-        return str(answer["Vpc"]["VpcId"])
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        return {"CidrBlock": inputs["cidrBlock"], "InstanceTenancy": inputs["instanceTenancy"]}
 
     def finish(self, identity: str, inputs: Bag) -> None:
         self._switch(identity, {}, inputs)
@@ -152,29 +170,20 @@ class Vpc(NetworkResource):
             if new.get(name) is not None and old.get(name) != new[name]:
                 self.api.modify_vpc_attribute(VpcId=identity, **{attribute: {"Value": new[name]}})
 
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        (vpc,) = self.api.describe_vpcs(VpcIds=[identity])["Vpcs"]
-        switches = {
-            name: self.api.describe_vpc_attribute(VpcId=identity, Attribute=name)[attribute][
-                "Value"
-            ]
-            for name, attribute in self.SWITCHES.items()
-        }
+    def properties(self, live: Mapping[str, Any]) -> Bag:
+        look, identity = self.api.describe_vpc_attribute, live["VpcId"]
         return {
-            **switches,
-            "arn": self.arn(identity),
-            "cidrBlock": vpc["CidrBlock"],
-            "instanceTenancy": vpc["InstanceTenancy"],
-            "ownerId": vpc["OwnerId"],
-            "tags": from_tag_list(vpc.get("Tags")),
+            **{
+                name: look(VpcId=identity, Attribute=name)[attribute]["Value"]
+                for name, attribute in self.SWITCHES.items()
+            },
+            "cidrBlock": live["CidrBlock"],
+            "instanceTenancy": live["InstanceTenancy"],
         }
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self._switch(identity, old, new)
-        self.change_tags(identity, old, new)
-
-    def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_vpc(VpcId=identity)
+        super().update(identity, old, new)
 
 
 class Subnet(NetworkResource):
@@ -182,18 +191,15 @@ class Subnet(NetworkResource):
 
     token = "aws:ec2/subnet:Subnet"
     source = "ec2/vpc_subnet.go"
-    kind = "subnet"
+    kind, noun, id_name = "subnet", "Subnet", "SubnetId"
     fixed = ("availabilityZone", "availabilityZoneId", "cidrBlock", "ipv6Native", "vpcId")
     computed = ("arn", "availabilityZoneId", "ownerId")
     defaults = {"mapPublicIpOnLaunch": False}
 
-    def create(self, inputs: Bag) -> str:
-        answer = self.api.create_subnet(
-            VpcId=inputs["vpcId"],
-            **api_arguments(inputs, CidrBlock="cidrBlock", AvailabilityZone="availabilityZone"),
-            **self.new_tags(inputs),
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        return api_arguments(
+            inputs, VpcId="vpcId", CidrBlock="cidrBlock", AvailabilityZone="availabilityZone"
         )
-        return str(answer["Subnet"]["SubnetId"])
 
     def finish(self, identity: str, inputs: Bag) -> None:
         self._switch(identity, {}, inputs)
@@ -205,25 +211,18 @@ class Subnet(NetworkResource):
                 SubnetId=identity, MapPublicIpOnLaunch={"Value": is_public}
             )
 
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        (subnet,) = self.api.describe_subnets(SubnetIds=[identity])["Subnets"]
+    def properties(self, live: Mapping[str, Any]) -> Bag:
         return {
-            "arn": subnet["SubnetArn"],
-            "availabilityZone": subnet["AvailabilityZone"],
-            "availabilityZoneId": subnet["AvailabilityZoneId"],
-            "cidrBlock": subnet["CidrBlock"],
-            "mapPublicIpOnLaunch": subnet["MapPublicIpOnLaunch"],
-            "ownerId": subnet["OwnerId"],
-            "tags": from_tag_list(subnet.get("Tags")),
-            "vpcId": subnet["VpcId"],
+            "availabilityZone": live["AvailabilityZone"],
+            "availabilityZoneId": live["AvailabilityZoneId"],
+            "cidrBlock": live["CidrBlock"],
+            "mapPublicIpOnLaunch": live["MapPublicIpOnLaunch"],
+            "vpcId": live["VpcId"],
         }
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self._switch(identity, old, new)
-        self.change_tags(identity, old, new)
-
-    def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_subnet(SubnetId=identity)
+        super().update(identity, old, new)
 
 
 class InternetGateway(NetworkResource):
@@ -231,46 +230,34 @@ class InternetGateway(NetworkResource):
 
     token = "aws:ec2/internetGateway:InternetGateway"
     source = "ec2/vpc_internet_gateway.go"
-    kind = "internet-gateway"
+    kind, noun, id_name = "internet-gateway", "InternetGateway", "InternetGatewayId"
     computed = ("arn", "ownerId")
 
-    def create(self, inputs: Bag) -> str:
-        made = self.api.create_internet_gateway(**self.new_tags(inputs))
-        return str(made["InternetGateway"]["InternetGatewayId"])
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        return {}
 
     def finish(self, identity: str, inputs: Bag) -> None:
         if inputs.get("vpcId"):
             self.api.attach_internet_gateway(InternetGatewayId=identity, VpcId=inputs["vpcId"])
 
-    def _vpc(self, identity: str) -> tuple[Mapping[str, Any], str | None]:
-        answer = self.api.describe_internet_gateways(InternetGatewayIds=[identity])
-        (gateway,) = answer["InternetGateways"]
-        attached = gateway.get("Attachments") or [{}]
-        return gateway, attached[0].get("VpcId")
-
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        gateway, vpc = self._vpc(identity)
-        return {
-            "arn": self.arn(identity),
-            "ownerId": gateway["OwnerId"],
-            "tags": from_tag_list(gateway.get("Tags")),
-            "vpcId": vpc,
-        }
+    def properties(self, live: Mapping[str, Any]) -> Bag:
+        attached = live.get("Attachments") or [{}]
+        return {"vpcId": attached[0].get("VpcId")}
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("vpcId") != new.get("vpcId"):
             self._detach(identity)
             self.finish(identity, new)
-        self.change_tags(identity, old, new)
+        super().update(identity, old, new)
 
     def _detach(self, identity: str) -> None:
-        _, vpc = self._vpc(identity)
+        vpc = self.properties(self.describe(identity) or {})["vpcId"]
         if vpc:
             self.api.detach_internet_gateway(InternetGatewayId=identity, VpcId=vpc)
 
     def delete(self, identity: str, state: Bag) -> None:
         self._detach(identity)
-        self.api.delete_internet_gateway(InternetGatewayId=identity)
+        super().delete(identity, state)
 
 
 class EgressOnlyInternetGateway(NetworkResource):
@@ -279,25 +266,14 @@ class EgressOnlyInternetGateway(NetworkResource):
     token = "aws:ec2/egressOnlyInternetGateway:EgressOnlyInternetGateway"
     source = "ec2/vpc_egress_only_internet_gateway.go"
     kind = "egress-only-internet-gateway"
+    noun, id_name = "EgressOnlyInternetGateway", "EgressOnlyInternetGatewayId"
     fixed = ("vpcId",)
 
-    def create(self, inputs: Bag) -> str:
-        made = self.api.create_egress_only_internet_gateway(
-            VpcId=inputs["vpcId"], **self.new_tags(inputs)
-        )
-        return str(made["EgressOnlyInternetGateway"]["EgressOnlyInternetGatewayId"])
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        return {"VpcId": inputs["vpcId"]}
 
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        (gateway,) = self.api.describe_egress_only_internet_gateways(
-            EgressOnlyInternetGatewayIds=[identity]
-        )["EgressOnlyInternetGateways"]
-        return {
-            "tags": from_tag_list(gateway.get("Tags")),
-            "vpcId": gateway["Attachments"][0]["VpcId"],
-        }
-
-    def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_egress_only_internet_gateway(EgressOnlyInternetGatewayId=identity)
+    def properties(self, live: Mapping[str, Any]) -> Bag:
+        return {"vpcId": live["Attachments"][0]["VpcId"]}
 
 
 class Eip(NetworkResource):
@@ -305,68 +281,57 @@ class Eip(NetworkResource):
 
     token = "aws:ec2/eip:Eip"
     source = "ec2/ec2_eip.go"
-    kind = "elastic-ip"
+    kind, noun, id_name = "elastic-ip", "Address", "AllocationId"
     fixed = ("address", "domain", "ipamPoolId", "networkBorderGroup", "publicIpv4Pool")
     computed = ("allocationId", "publicIp")
     defaults = {"domain": "vpc"}
 
     def create(self, inputs: Bag) -> str:
-        answer = self.api.allocate_address(Domain=inputs["domain"], **self.new_tags(inputs))
+        answer = self.call("Allocate", Domain=inputs["domain"], **self.new_tags(inputs))
         return str(answer["AllocationId"])
 
-    def read(self, identity: str, state: Bag) -> Bag | None:
+    def describe(self, identity: str) -> Mapping[str, Any] | None:
         (address,) = self.api.describe_addresses(AllocationIds=[identity])["Addresses"]
+        return dict(address)
+
+    def properties(self, live: Mapping[str, Any]) -> Bag:
         return {
-            "allocationId": identity,
-            "domain": address["Domain"],
-            "publicIp": address["PublicIp"],
-            "tags": from_tag_list(address.get("Tags")),
+            "allocationId": live["AllocationId"],
+            "domain": live["Domain"],
+            "publicIp": live["PublicIp"],
         }
 
     def delete(self, identity: str, state: Bag) -> None:
-        self.api.release_address(AllocationId=identity)
+        self.call("Release", AllocationId=identity)
 
 
 class NatGateway(SlowResource):
     """`aws.ec2.NatGateway`."""
 
-    title = "NAT gateway"
     token = "aws:ec2/natGateway:NatGateway"
     source = "ec2/vpc_nat_gateway.go"
-    kind = "natgateway"
+    kind, noun, id_name = "natgateway", "NatGateway", "NatGatewayId"
     fixed = ("allocationId", "connectivityType", "privateIp", "subnetId")
     computed = ("networkInterfaceId", "privateIp", "publicIp")
     defaults = {"connectivityType": "public"}
 
-    def create(self, inputs: Bag) -> str:
-        answer = self.api.create_nat_gateway(
-            SubnetId=inputs["subnetId"],
-            ConnectivityType=inputs["connectivityType"],
-            **api_arguments(inputs, AllocationId="allocationId"),
-            **self.new_tags(inputs),
-        )
-        return str(answer["NatGateway"]["NatGatewayId"])
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        names = {"SubnetId": "subnetId", "ConnectivityType": "connectivityType"}
+        return api_arguments(inputs, AllocationId="allocationId", **names)
 
-    def describe(self, identity: str) -> list[Any]:
-        return list(self.api.describe_nat_gateways(NatGatewayIds=[identity])["NatGateways"])
-
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        gateway = self.live(identity)
-        if gateway is None:
-            return None
-        (address,) = gateway["NatGatewayAddresses"]
+    def properties(self, live: Mapping[str, Any]) -> Bag:
+        (address,) = live["NatGatewayAddresses"]
         return {
             "allocationId": address.get("AllocationId"),
-            "connectivityType": gateway.get("ConnectivityType") or "public",
+            "connectivityType": live.get("ConnectivityType") or "public",
             "networkInterfaceId": address.get("NetworkInterfaceId"),
             "privateIp": address.get("PrivateIp"),
             "publicIp": address.get("PublicIp"),
-            "subnetId": gateway["SubnetId"],
-            "tags": from_tag_list(gateway.get("Tags")),
+            "subnetId": live["SubnetId"],
         }
 
     def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_nat_gateway(NatGatewayId=identity)
+        super().delete(identity, state)
         self.wait_until(None, identity)
 
 
@@ -375,25 +340,15 @@ class RouteTable(NetworkResource):
 
     token = "aws:ec2/routeTable:RouteTable"
     source = "ec2/vpc_route_table.go"
-    kind = "route-table"
+    kind, noun, id_name = "route-table", "RouteTable", "RouteTableId"
     fixed = ("vpcId",)
     computed = ("arn", "ownerId")
 
-    def create(self, inputs: Bag) -> str:
-        answer = self.api.create_route_table(VpcId=inputs["vpcId"], **self.new_tags(inputs))
-        return str(answer["RouteTable"]["RouteTableId"])
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        return {"VpcId": inputs["vpcId"]}
 
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        (table,) = self.api.describe_route_tables(RouteTableIds=[identity])["RouteTables"]
-        return {
-            "arn": self.arn(identity),
-            "ownerId": table["OwnerId"],
-            "tags": from_tag_list(table.get("Tags")),
-            "vpcId": table["VpcId"],
-        }
-
-    def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_route_table(RouteTableId=identity)
+    def properties(self, live: Mapping[str, Any]) -> Bag:
+        return {"vpcId": live["VpcId"]}
 
 
 class Route(Resource):
@@ -478,44 +433,32 @@ class SecurityGroup(NetworkResource):
 
     token = "aws:ec2/securityGroup:SecurityGroup"
     source = "ec2/vpc_security_group.go"
-    kind = "security-group"
+    kind, noun, id_name = "security-group", "SecurityGroup", "GroupId"
     automatic_name = "name"
     name_limit = 255
     fixed = ("description", "name", "namePrefix", "vpcId")
     computed = ("arn", "ownerId")
     defaults = {"description": "Managed by Pulumi", "revokeRulesOnDelete": False}
 
-    def create(self, inputs: Bag) -> str:
-        answer = self.api.create_security_group(
-            GroupName=name_of(inputs),
-            Description=inputs["description"],
-            VpcId=inputs["vpcId"],
-            **self.new_tags(inputs),
-        )
-        return str(answer["GroupId"])
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        named = {"GroupName": name_of(inputs)}
+        return {**named, "Description": inputs["description"], "VpcId": inputs["vpcId"]}
 
     def finish(self, identity: str, inputs: Bag) -> None:
         self.api.revoke_security_group_egress(GroupId=identity, IpPermissions=[ANYWHERE])
-        for direction, way in (("ingress", "ingress"), ("egress", "egress")):
+        for direction in ("ingress", "egress"):
             if rules := [_permission(rule) for rule in inputs.get(direction) or []]:
-                authorize = getattr(self.api, f"authorize_security_group_{way}")
+                authorize = getattr(self.api, f"authorize_security_group_{direction}")
                 authorize(GroupId=identity, IpPermissions=rules)
 
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        (group,) = self.api.describe_security_groups(GroupIds=[identity])["SecurityGroups"]
+    def properties(self, live: Mapping[str, Any]) -> Bag:
         return {
-            "arn": self.arn(identity),
-            "description": group["Description"],
-            "ingress": [_rule(each) for each in group["IpPermissions"]],
-            "egress": [_rule(each) for each in group["IpPermissionsEgress"]],
-            "name": group["GroupName"],
-            "ownerId": group["OwnerId"],
-            "tags": from_tag_list(group.get("Tags")),
-            "vpcId": group["VpcId"],
+            "description": live["Description"],
+            "ingress": [_rule(each) for each in live["IpPermissions"]],
+            "egress": [_rule(each) for each in live["IpPermissionsEgress"]],
+            "name": live["GroupName"],
+            "vpcId": live["VpcId"],
         }
-
-    def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_security_group(GroupId=identity)
 
 
 def _permission(rule: Bag) -> dict[str, Any]:
@@ -539,49 +482,36 @@ def _rule(permission: Mapping[str, Any]) -> Bag:
 class VpcEndpoint(SlowResource):
     """`aws.ec2.VpcEndpoint`."""
 
-    title = "endpoint"
     token = "aws:ec2/vpcEndpoint:VpcEndpoint"
     source = "ec2/vpc_endpoint.go"
-    kind = "vpc-endpoint"
+    kind, noun, id_name = "vpc-endpoint", "VpcEndpoint", "VpcEndpointId"
     fixed = ("serviceName", "vpcEndpointType", "vpcId")
     computed = ("arn", "ownerId", "state")
     defaults = {"vpcEndpointType": "Gateway"}
-    PLACES: Final = {
-        "RouteTableIds": "routeTableIds",
-        "SecurityGroupIds": "securityGroupIds",
-        "SubnetIds": "subnetIds",
-    }
 
-    def create(self, inputs: Bag) -> str:
-        answer = self.api.create_vpc_endpoint(
-            VpcId=inputs["vpcId"],
-            ServiceName=inputs["serviceName"],
-            VpcEndpointType=inputs["vpcEndpointType"],
-            **api_arguments(inputs, PrivateDnsEnabled="privateDnsEnabled", **self.PLACES),
-            **self.new_tags(inputs),
+    def arguments(self, inputs: Bag) -> dict[str, Any]:
+        return api_arguments(
+            inputs,
+            VpcId="vpcId",
+            ServiceName="serviceName",
+            VpcEndpointType="vpcEndpointType",
+            PrivateDnsEnabled="privateDnsEnabled",
+            RouteTableIds="routeTableIds",
+            SecurityGroupIds="securityGroupIds",
+            SubnetIds="subnetIds",
         )
-        return str(answer["VpcEndpoint"]["VpcEndpointId"])
 
-    def describe(self, identity: str) -> list[Any]:
-        return list(self.api.describe_vpc_endpoints(VpcEndpointIds=[identity])["VpcEndpoints"])
-
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        endpoint = self.live(identity)
-        if endpoint is None:
-            return None
-        groups = [each["GroupId"] for each in endpoint.get("Groups") or []]
+    def properties(self, live: Mapping[str, Any]) -> Bag:
+        groups = [each["GroupId"] for each in live.get("Groups") or []]
         return {
-            "arn": self.arn(identity),
-            "ownerId": endpoint.get("OwnerId"),
-            "privateDnsEnabled": endpoint.get("PrivateDnsEnabled"),
-            "routeTableIds": sorted(endpoint.get("RouteTableIds") or []) or None,
+            "privateDnsEnabled": live.get("PrivateDnsEnabled"),
+            "routeTableIds": sorted(live.get("RouteTableIds") or []) or None,
             "securityGroupIds": sorted(groups) or None,
-            "serviceName": endpoint["ServiceName"],
-            "state": endpoint["State"],
-            "subnetIds": sorted(endpoint.get("SubnetIds") or []) or None,
-            "tags": from_tag_list(endpoint.get("Tags")),
-            "vpcEndpointType": endpoint["VpcEndpointType"],
-            "vpcId": endpoint["VpcId"],
+            "serviceName": live["ServiceName"],
+            "state": live["State"],
+            "subnetIds": sorted(live.get("SubnetIds") or []) or None,
+            "vpcEndpointType": live["VpcEndpointType"],
+            "vpcId": live["VpcId"],
         }
 
     def delete(self, identity: str, state: Bag) -> None:

@@ -23,7 +23,7 @@ from testbed.plugins.awsprovider import (
     ssm,
 )
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, canonical
-from testbed.plugins.awsprovider.session import Session, is_gone, translated
+from testbed.plugins.awsprovider.session import Session, translated, unless_gone
 from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown, plain
 from testbed.plugins.differences import lies_under
 from testbed.plugins.naming import DEFAULTS, is_default, name_automatically, set_default
@@ -158,11 +158,7 @@ class AwsProvider(Provider):
 
     def delete(self, work: Work, state: Bag) -> None:
         with translated():
-            try:
-                self._resource(work.type, state).delete(work.identity, state)
-            except ClientError as error:
-                if not is_gone(error):
-                    raise
+            unless_gone(lambda: self._resource(work.type, state).delete(work.identity, state))
 
     def invoke(self, function: str, arguments: Mapping[str, Any]) -> Bag:
         if function not in FUNCTIONS:
@@ -186,12 +182,7 @@ class AwsProvider(Provider):
 
     def _live(self, resource: Resource, identity: str, state: Bag) -> Bag | None:
         with translated():
-            try:
-                live = resource.read(identity, state)
-            except ClientError as error:
-                if is_gone(error):
-                    return None
-                raise
+            live = unless_gone(lambda: resource.read(identity, state))
         if live is not None and live.get("tags"):
             live["tags"] = {
                 key: value for key, value in live["tags"].items() if self.session.keeps_tag(key)

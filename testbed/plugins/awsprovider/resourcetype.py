@@ -116,11 +116,10 @@ def change_tags(
         tag(changed)
 
 
-def api_arguments(inputs: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Return the set inputs under the API's names: `api_arguments(inputs, Path="path")`."""
-    return {
-        argument: inputs[name] for argument, name in names.items() if inputs.get(name) is not None
-    }
+def api_arguments(inputs: Mapping[str, Any] | None, *alike: str, **renamed: str) -> dict[str, Any]:
+    """Return the set inputs under the API's names: `api_arguments(inputs, "tags", Path="path")`."""
+    names, given = dict(zip(alike, alike, strict=True)) | renamed, inputs or {}
+    return {name: given[key] for name, key in names.items() if given.get(key) is not None}
 
 
 def name_of(inputs: Bag) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -14,6 +14,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
+
+T = TypeVar("T")
 
 ENDPOINT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "events": ("eventbridge", "events", "cloudwatchevents"),
@@ -48,6 +50,16 @@ GONE_CODES: Final = frozenset(
 def is_gone(error: ClientError) -> bool:
     """Return whether an error means that the resource does not exist."""
     return error.response["Error"]["Code"] in GONE_CODES
+
+
+def unless_gone(read: Callable[[], T]) -> T | None:
+    """Return what `read` returns, or None if AWS answers that the resource does not exist."""
+    try:
+        return read()
+    except ClientError as error:
+        if not is_gone(error):
+            raise
+        return None
 
 
 @contextmanager
