@@ -45,8 +45,6 @@ type Disruption struct {
 	CPUSeconds   float64 `json:"cpuSeconds"`
 	SetupSeconds float64 `json:"setupSeconds"`
 	Passes       int     `json:"passes"`
-	// Complete is whether no pass reached the question's time limit.
-	Complete bool `json:"complete"`
 }
 
 // Command is a decision: the disrupted nodes, their replacements, and where pods go.
@@ -144,10 +142,10 @@ func disrupted(
 			return nil, err
 		}
 	}
-	answer := &Disruption{Commands: []Command{}, Complete: true, SetupSeconds: time.Since(setup).Seconds()}
+	answer := &Disruption{Commands: []Command{}, SetupSeconds: time.Since(setup).Seconds()}
 	answer.CostBefore = c.total()
 	for idle := 0; idle < fruitless; {
-		found, err := c.timed(answer, question.Seconds)
+		found, err := c.timed(answer)
 		if err != nil {
 			return nil, err
 		}
@@ -159,7 +157,7 @@ func disrupted(
 			answer.Commands = append(answer.Commands, written)
 			answer.Evictions += written.Evictions
 		}
-		if question.Op == "disrupt" || !answer.Complete {
+		if question.Op == "disrupt" {
 			break
 		}
 		idle++
@@ -173,16 +171,10 @@ func disrupted(
 	return answer, nil
 }
 
-func (c *course) timed(answer *Disruption, seconds float64) ([]disruption.Command, error) {
-	ctx := c.ctx
-	if seconds > 0 {
-		limited, cancel := context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
-		defer cancel()
-		ctx = limited
-	}
+func (c *course) timed(answer *Disruption) ([]disruption.Command, error) {
 	c.clk.begin()
 	began, spent := time.Now(), spentByCPU()
-	found, err := c.pass(ctx)
+	found, err := c.pass()
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = nil
 	}
@@ -191,7 +183,6 @@ func (c *course) timed(answer *Disruption, seconds float64) ([]disruption.Comman
 	c.clk.rest()
 	answer.Passes++
 	answer.Seconds += answer.LastPassSeconds
-	answer.Complete = ctx.Err() == nil
 	if len(found) > 0 && len(answer.Commands) == 0 {
 		answer.FirstCommandSeconds = answer.Seconds
 	}
@@ -209,10 +200,10 @@ func spentByCPU() float64 {
 
 // pass runs the methods in their order, as Karpenter's controller does, up to the first that finds a
 // command.
-func (c *course) pass(ctx context.Context) ([]disruption.Command, error) {
+func (c *course) pass() ([]disruption.Command, error) {
 	for _, method := range c.methods {
 		candidates, totals, err := disruption.GetCandidatesWithTotals(
-			ctx, c.mirror, c.kube, c.recorder, c.clk, c.provider,
+			c.ctx, c.mirror, c.kube, c.recorder, c.clk, c.provider,
 			method.ShouldDisrupt, method.Class(), c.queue, c.cost)
 		if err != nil {
 			return nil, fmt.Errorf("candidates: %w", err)
@@ -224,11 +215,11 @@ func (c *course) pass(ctx context.Context) ([]disruption.Command, error) {
 			setter.SetNodePoolTotals(totals)
 		}
 		budgets, err := disruption.BuildDisruptionBudgetMapping(
-			ctx, c.mirror, c.clk, c.kube, c.provider, c.recorder, method.Reason())
+			c.ctx, c.mirror, c.clk, c.kube, c.provider, c.recorder, method.Reason())
 		if err != nil {
 			return nil, fmt.Errorf("budgets: %w", err)
 		}
-		commands, err := method.ComputeCommands(ctx, budgets, candidates...)
+		commands, err := method.ComputeCommands(c.ctx, budgets, candidates...)
 		if err != nil {
 			return nil, fmt.Errorf("%T: %w", method, err)
 		}

@@ -19,7 +19,7 @@ another pass. The last two return
       "capacityType", "nodePool", "instanceTypes", "requirements", "price", "pods"}],
       "existingNodes": {"node": ["namespace/pod"]}, "homeless", "saving", "evictions"}],
      "costBefore", "costAfter", "evictions", "seconds", "firstCommandSeconds",
-     "lastPassSeconds", "cpuSeconds", "setupSeconds", "passes", "complete"}
+     "lastPassSeconds", "cpuSeconds", "setupSeconds", "passes"}
 
 in $/h and seconds. `homeless` (usually absent) lists pods that are evicted without a node to go to.
 """
@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -106,24 +106,15 @@ def binary(name: str, progress: Progress = SILENCE) -> Path:
     return binaries.Supply(progress=progress).obtain(toolset()) / name
 
 
-def karpenter_hashes(
-    objects: Iterable[Mapping[str, Any]], *, ca_bundle: str, progress: Progress = SILENCE
-) -> list[str]:
+def karpenter_hashes(objects: Iterable[Mapping[str, Any]], *, ca_bundle: str) -> list[str]:
     """Return Karpenter's hashes of NodePools and EC2NodeClasses, in their order.
 
     `ca_bundle` is the cluster's CA, PEM in base64, which the hash of an EC2NodeClass includes.
 
     Raises EngineFailedError.
     """
-    done = subprocess.run(
-        [binaries.Supply(progress=progress).obtain(hash_toolset()) / "hashes", ca_bundle],
-        input=b"\n".join(json.dumps(wire).encode() for wire in objects),
-        capture_output=True,
-        env={**os.environ, "TZ": "UTC"},
-    )
-    if done.returncode:
-        raise EngineFailedError(done.stderr.decode(errors="replace")[-2000:])
-    return done.stdout.decode().split()
+    hashes = binaries.Supply().obtain(hash_toolset()) / "hashes"
+    return _answer_lines([hashes, ca_bundle], objects, env={**os.environ, "TZ": "UTC"})
 
 
 def module_file(path: str, progress: Progress = SILENCE) -> Path:
@@ -154,20 +145,25 @@ def karpenter_batch(worlds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     Returns an answer for each, in their order; `{"error": why}` where there is none. Raises
     EngineFailedError.
     """
-    done = subprocess.run(
-        [binary("parity"), "-batch"],
-        input=b"\n".join(json.dumps(world).encode() for world in worlds),
-        capture_output=True,
-    )
+    return [json.loads(line) for line in _answer_lines([binary("parity"), "-batch"], worlds)]
+
+
+def _answer_lines(
+    command: Sequence[str | Path],
+    questions: Iterable[Mapping[str, Any]],
+    env: Mapping[str, str] | None = None,
+) -> list[str]:
+    asked = b"\n".join(json.dumps(one).encode() for one in questions)
+    done = subprocess.run(command, input=asked, capture_output=True, env=env)
     if done.returncode:
         raise EngineFailedError(done.stderr.decode(errors="replace")[-2000:])
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return done.stdout.decode().splitlines()
 
 
 @contextmanager
-def dialogue(progress: Progress = SILENCE) -> Iterator[Karpenter]:
+def dialogue() -> Iterator[Karpenter]:
     """Start Karpenter's provisioning and disruption in a process that answers many calls."""
-    command = [str(binary("parity", progress)), "-questions"]
+    command = [str(binary("parity")), "-questions"]
     with (
         tempfile.TemporaryFile() as complaints,
         subprocess.Popen(
@@ -192,40 +188,28 @@ class Karpenter:
         return self._answer({"op": "schedule", "world": world, "now": now.isoformat()})
 
     def disrupt(
-        self,
-        world: Mapping[str, Any],
-        *,
-        now: datetime,
-        seconds: float = 0.0,
-        patient: bool = False,
+        self, world: Mapping[str, Any], *, now: datetime, patient: bool = False
     ) -> dict[str, Any]:
         """Run one disruption pass.
 
-        `seconds` limits a pass, in addition to Karpenter's limits of one minute for multi-node and
-        three for single-node consolidation; 0 is no further limit. `patient` lifts the limit of
-        single-node consolidation.
+        Karpenter limits multi-node consolidation to one minute, and single-node consolidation to
+        three. `patient` lifts the second limit.
 
         Raises EngineFailedError.
         """
-        settings = {"now": now.isoformat(), "seconds": seconds, "patient": patient}
+        settings = {"now": now.isoformat(), "patient": patient}
         return self._answer({"op": "disrupt", "world": world, **settings})
 
     def until_steady(
-        self,
-        world: Mapping[str, Any],
-        *,
-        now: datetime,
-        seconds: float = 0.0,
-        patient: bool = False,
-        limit: float | None = None,
+        self, world: Mapping[str, Any], *, now: datetime, limit: float | None = None
     ) -> dict[str, Any]:
-        """Disrupt until no pass finds a command; `seconds` and `patient` are those of `disrupt`.
+        """Disrupt until no pass finds a command.
 
         Raises EngineFailedError. Raises TooSlowError after `limit` seconds in all, and the process
         is gone then.
         """
-        settings = {"now": now.isoformat(), "seconds": seconds, "patient": patient}
-        return self._answer({"op": "untilSteady", "world": world, **settings}, limit=limit)
+        question = {"op": "untilSteady", "world": world, "now": now.isoformat()}
+        return self._answer(question, limit=limit)
 
     def _answer(self, question: Mapping[str, Any], *, limit: float | None = None) -> dict[str, Any]:
         assert self.process.stdin is not None

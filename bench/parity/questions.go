@@ -19,8 +19,6 @@ type Question struct {
 	World json.RawMessage `json:"world"`
 	// Now is the current time of the world.
 	Now time.Time `json:"now"`
-	// Seconds is the time limit of a pass, in addition to Karpenter's own limits; 0 sets none.
-	Seconds float64 `json:"seconds"`
 	// Patient stops the clock during a pass, so that single-node consolidation evaluates every node
 	// and not only as many as it can within its limit of three minutes.
 	Patient bool `json:"patient"`
