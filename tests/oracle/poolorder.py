@@ -11,6 +11,8 @@ preferred affinity; and pods for which a heavier NodePool would grant fewer node
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +53,7 @@ class PoolOrder:
         everyone = [pod for pod in replay.world["pods"] if is_choosy(pod)]
         self._choosy = [*{_character(pod): pod for pod in everyone}.values()]
         self._may_move: dict[tuple[str, int], bool] = {}
+        self._launchable: dict[str, Iterator[NodeInfo]] = {}
 
     def strays(self, choices: Sequence[Sequence[Choice]]) -> Iterator[tuple[int, str]]:
         """Yield the new nodes of a wrong NodePool or at too high a price, and why."""
@@ -120,7 +123,13 @@ class PoolOrder:
         return self._may_move[known]
 
     def _nodes(self, name: str) -> Iterator[NodeInfo]:
-        """Yield the nodes that a NodePool could still launch; none if it has `minValues`."""
+        """Yield the nodes that a NodePool could still launch, each of them made once."""
+        if name not in self._launchable:
+            (self._launchable[name],) = itertools.tee(self._made_nodes(name), 1)
+        return copy.copy(self._launchable[name])  # starts with the first node again
+
+    def _made_nodes(self, name: str) -> Iterator[NodeInfo]:
+        """Make the nodes that a NodePool could still launch; none if it has `minValues`."""
         pool = self._trial.pools[name]
         template = pool["spec"]["template"]["spec"]
         wanted = template.get("requirements") or []

@@ -82,6 +82,7 @@ class Replay:
         self.pods = {key_of(pod): pod for pod in world["pods"] if not pod["spec"].get("nodeName")}
         self.volumes, self.lookup = Volumes(world), Lookup(world)
         self._asked: dict[int, Amounts] = {}
+        self._sizes: dict[str, Amounts] = {}
         self._found: dict[tuple[str, str], Finding] = {}
 
     def findings(self) -> list[Finding]:
@@ -216,17 +217,21 @@ class Replay:
         labels |= choice.offering["requirements"]
         labels |= {NODE_POOL: node["nodePool"], INSTANCE_TYPE: choice.kind["name"]}
         labels[HOSTNAME] = name
-        capacity = amounts(choice.kind["capacity"])
-        capacity.setdefault("pods", 110 * ONE)
-        overhead = amounts(choice.kind.get("overhead"))
-        allocatable = {k: v - overhead.get(k, 0) for k, v in capacity.items()}
         taints = template["spec"].get("taints") or []
-        return NodeInfo(name, with_aliases(labels), taints, allocatable)
+        return NodeInfo(name, with_aliases(labels), taints, dict(self._allocatable(choice.kind)))
+
+    def _allocatable(self, kind: Object) -> Amounts:
+        """Return the allocatable resources of a node of an instance type; cached."""
+        if kind["name"] not in self._sizes:
+            capacity = {"pods": 110 * ONE} | amounts(kind["capacity"])
+            overhead = amounts(kind.get("overhead"))
+            self._sizes[kind["name"]] = {k: v - overhead.get(k, 0) for k, v in capacity.items()}
+        return self._sizes[kind["name"]]
 
     @staticmethod
     def _invented(terms: Sequence[Object], key: str, chance: random.Random) -> str:
         mine = [term for term in terms if term["key"] == key]
-        numbers = [str(chance.randrange(1000)) for _ in range(2000)]
+        numbers = (str(chance.randrange(1000)) for _ in range(2000))
         return next((number for number in numbers if all(meets(number, t) for t in mine)), "1")
 
     # NodePools.
