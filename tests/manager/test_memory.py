@@ -100,8 +100,8 @@ def test_objects_that_survived_a_full_collection_are_not_scanned_again() -> None
         gc.collect()
         assert reference() is not None
 
-    gc.collect()
-    assert reference() is None
+    # The next full collection scans it; here it would take a second for the imports of all tests.
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.usefixtures("no_collection_by_itself")
