@@ -30,7 +30,7 @@ from tests.aws.builders import (
     ready,
     within,
 )
-from tests.aws.conftest import Region
+from tests.aws.conftest import FAMILIES, Region
 
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
 LARGE = within(labels.INSTANCE_TYPE, "m5.large")
@@ -87,6 +87,7 @@ def test_every_instance_counts_against_one_quota(instance_type: str, quota: str)
 @pytest.mark.parametrize(
     ("code", "bought"), [("VcpuLimitExceeded", ON_DEMAND), ("MaxSpotInstanceCountExceeded", SPOT)]
 )
+@pytest.mark.parametrize("families", [f"{FAMILIES} r5 x1e"], indirect=True, ids=["and of memory"])
 async def test_an_exhausted_quota_is_reported_and_not_requested_again(
     provider: AWSCloudProvider, region: Region, clock: Clock, code: str, bought: Any
 ) -> None:

@@ -42,13 +42,16 @@ from tests.aws.builders import (
     ready,
     within,
 )
-from tests.aws.conftest import Region
+from tests.aws.conftest import FAMILIES, MANY_FAMILIES, Region
 from tests.builders import changed, needs
 
 Start = Callable[[], AWSCloudProvider]
 
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
 M5_LARGE = within(labels.INSTANCE_TYPE, "m5.large")
+WITH_FRACTIONS = pytest.mark.parametrize(
+    "families", [f"{FAMILIES} g6 g6f"], indirect=True, ids=["and fractional GPUs"]
+)
 
 
 async def test_a_claim_launches_the_cheapest_instance_that_satisfies_it(
@@ -357,6 +360,7 @@ async def test_gpu_types_are_launched_only_for_claims_that_request_a_gpu(
     assert "nvidia" in images[gpu.instance_type]
 
 
+@WITH_FRACTIONS
 async def test_fractional_gpu_types_are_launched_only_if_requested_by_name(
     provider: AWSCloudProvider, region: Region
 ) -> None:
@@ -377,6 +381,7 @@ async def test_fractional_gpu_types_are_launched_only_if_requested_by_name(
     assert joining.extended_resources == {"nvidia.com/gpu": 1}, "its device plugin sees a device"
 
 
+@WITH_FRACTIONS
 async def test_only_pools_that_name_fractional_gpus_are_offered_them(
     provider: AWSCloudProvider,
 ) -> None:
@@ -667,14 +672,15 @@ async def test_a_node_with_another_ami_does_not_correct_the_capacity(
     ]
 
 
+@pytest.mark.parametrize("families", [MANY_FAMILIES], indirect=True, ids=["many families"])
 async def test_dearer_types_are_offered_if_min_values_needs_their_values(
     provider: AWSCloudProvider,
 ) -> None:
     """The 60 cheapest types are all that a request would have otherwise."""
-    families = needs("karpenter.k8s.aws/instance-family", "Exists", min_values=24)
+    most = needs("karpenter.k8s.aws/instance-family", "Exists", min_values=24)
 
     instance = await provider.launch(
-        make_claim(ON_DEMAND, LINUX, families, requests={"cpu": "100m"}), await ready(provider)
+        make_claim(ON_DEMAND, LINUX, most, requests={"cpu": "100m"}), await ready(provider)
     )
 
     assert instance.capacity_type == "on-demand"

@@ -36,7 +36,7 @@ from controller.telemetry import logs
 from infra.deployment.controller import cluster_rules, namespace_rules
 from testbed.processes.ports import free_ports
 from tests.aws.builders import CLUSTER, NOW, make_claim, make_node_class
-from tests.aws.conftest import CATALOGUE, REGION, Region, RememberingSession
+from tests.aws.conftest import CATALOGUE, FAMILIES, REGION, Region, RememberingSession
 from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
 
@@ -70,7 +70,9 @@ def aws(region: Region, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setenv("AWS_ENDPOINT_URL", region.cloud.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
-    made = RememberingSession(region=REGION, attempts=1, catalogue=CATALOGUE)
+    made = RememberingSession(
+        region=REGION, attempts=1, catalogue=CATALOGUE, families=FAMILIES.split()
+    )
     yield made
     made.close()
 
