@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import json
 import re
@@ -166,13 +167,41 @@ OF_NODE_GROUP = ("controllerInstanceTypes", "controllerSize")
 """Settings that apply only to the controller's node group."""
 
 
+OF_NODE_POOLS = (
+    "awsEndpoint",
+    "cluster",
+    "clusterName",
+    "defaultNodePool",
+    "drainTimeout",
+    "installation",
+    "kubeconfig",
+    "nodePools",
+    "platformStack",
+    "region",
+)
+"""Settings that apply to a stack that manages only NodePools. (It cannot create a cluster;
+`contradictions` says so.)"""
+
+OF_DEFAULT_NODE_POOL = ("instanceProfileName", "instanceProfiles", "settings")
+"""More settings that apply to it if it creates the default NodePool: they decide how the
+EC2NodeClass names the role."""
+
+
 def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[str]:
     """Yield an error for each setting that has no effect because of another setting.
 
     `given` are the stack's settings as text, by key. A setting at its default is accepted.
     """
     needed: dict[str, str] = {}
-    if config.cluster == "existing":
+    if config.platform_stack:
+        with_default = config.default_node_pool and not config.node_pools
+        applied = {*OF_NODE_POOLS, *(OF_DEFAULT_NODE_POOL if with_default else ())}
+        elsewhere = (
+            f"in the stack that installs the controller, {config.platform_stack}; this stack "
+            f"manages only NodePools, because {PROJECT}:platformStack is set"
+        )
+        needed = {key: elsewhere for key in KEYS if key not in applied}
+    elif config.cluster == "existing":
         needed = dict.fromkeys(ONLY_WITH_CREATE, f"with {PROJECT}:cluster='create'")
     else:
         if config.subnet_ids:
@@ -181,10 +210,17 @@ def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[st
             node_group = f"with {PROJECT}:controllerCompute='node-group'"
             needed |= dict.fromkeys(OF_NODE_GROUP, node_group)
     for key, condition in needed.items():
-        if getattr(config, KEYS[key].name) != KEYS[key].default:
-            yield (
-                f"{PROJECT}:{key}={given[key]!r} cannot be set here: it applies only {condition}"
-            )
+        if key in given and getattr(config, KEYS[key].name) != _default_of(key):
+            # The values of `env` may be secret.
+            value = "" if key == "env" else f"={given[key]!r}"
+            yield f"{PROJECT}:{key}{value} cannot be set here: it applies only {condition}"
+
+
+def _default_of(key: str) -> Any:
+    member = KEYS[key]
+    if member.default_factory is dataclasses.MISSING:
+        return member.default
+    return member.default_factory()
 
 
 def _unusable_access(cidrs: Sequence[str]) -> Iterator[str]:

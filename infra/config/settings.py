@@ -337,8 +337,9 @@ class StackConfig(InstallationSettings):
     its administrator; do not list it."""
 
     platform_stack: StackName | None = None
-    """The stack that installed the controller. If it is set, this stack manages only NodePools. A
-    name without organization and project means this organization and project."""
+    """The stack that installed the controller. If it is set, this stack manages only NodePools, and
+    refuses settings that apply only to the controller's stack. A name without organization and
+    project means this organization and project."""
 
     aws_endpoint: Url | None = None
     """URL of one endpoint for all AWS APIs, such as a mock of AWS. The default is AWS."""

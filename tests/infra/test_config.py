@@ -253,3 +253,48 @@ def test_a_stack_with_only_node_pools_needs_no_image() -> None:
     without = {key: value for key, value in ENOUGH.items() if key != "image"}
 
     assert parse(without | {"platformStack": "organization/joiner/platform"}).platform_stack
+
+
+POOLS_ONLY = {key: text for key, text in ENOUGH.items() if key != "image"} | {
+    "platformStack": "prod"
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ({"replicas": "3"}, "replicas='3'"),
+        ({"settings": '{"FEATURE_GATES": "NodeRepair=true"}', "nodePools": "crds"}, "settings="),
+        ({"instanceProfiles": "managed", "defaultNodePool": "false"}, "instanceProfiles='managed'"),
+        ({"vpcCidr": "10.0.0.0/16"}, "vpcCidr='10.0.0.0/16'"),
+        ({"confirmDelete": '["nodePools"]'}, "confirmDelete="),
+        ({"tags": '{"team": "a"}'}, "tags="),
+        ({"env": '{"TOKEN": "hidden"}'}, "env cannot"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_stack_with_only_node_pools_refuses_settings_of_the_controllers_stack(
+    setting: dict[str, str], shown: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(POOLS_ONLY | setting)
+
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"joiner:{shown}")
+    assert "in the stack that installs the controller, prod; this stack manages only" in problem
+    assert "hidden" not in problem
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"replicas": "2", "extraLabels": "{}", "vpcCidr": "10.128.0.0/16"},
+        {"instanceProfiles": "managed", "settings": '{"ISOLATED_VPC": "true"}'},
+        {"drainTimeout": "5m", "installation": "shop"},
+    ],
+    ids=lambda value: next(iter(value)),
+)
+def test_a_stack_with_only_node_pools_accepts_defaults_and_settings_of_node_pools(
+    setting: dict[str, str],
+) -> None:
+    assert parse(POOLS_ONLY | setting).platform_stack == "prod"
