@@ -278,7 +278,10 @@ async def test_a_note_is_shown_above_the_table(page: Content, tmp_path: Path) ->
 
 
 @pytest.mark.process
-def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [b"", b"\xff\xfe"], ids=["", "after input that is not UTF-8"])
+def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(
+    tmp_path: Path, before: bytes
+) -> None:
     recorded(tmp_path / "world.json", nodes=10)
     ours, theirs = pty.openpty()
     shown = subprocess.Popen(
@@ -289,12 +292,13 @@ def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(tmp_path: Pa
     seen = b""
     while b"lower bound $" not in seen:
         seen += os.read(ours, 65536)
-    os.write(ours, b"q")
+    os.write(ours, before + b"q")
     with contextlib.suppress(OSError):  # the end of a terminal's output
-        while os.read(ours, 65536):
-            pass
+        while after := os.read(ours, 65536):
+            seen += after
 
     assert shown.wait() == 0
+    assert b"Error" not in seen
 
 
 def test_without_a_terminal_top_names_the_command_to_use(

@@ -16,8 +16,10 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual._xterm_parser import XTermParser
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -152,6 +154,21 @@ class Lines(ScrollView, can_focus=True):
         return Strip([Segment(text[left : left + width].ljust(width), style)], width)
 
 
+class Keyboard(LinuxDriver):
+    """Reads keys; ignores input that is not UTF-8, which would end the application."""
+
+    def run_input_thread(self) -> None:
+        """Read until the application ends."""
+        while True:
+            try:
+                super().run_input_thread()
+            except UnicodeDecodeError as error:
+                for event in XTermParser().feed(error.object.decode(errors="ignore")):
+                    self.process_message(event)
+            else:
+                return
+
+
 class Top(App[None]):
     """The nodes, NodePools, pending pods and decisions of a cluster."""
 
@@ -182,7 +199,7 @@ class Top(App[None]):
 
     def __init__(self, feed: Feed, describe: Describe, note: Path | None = None) -> None:
         """`note` is a file whose text is shown above the table."""
-        super().__init__()
+        super().__init__(driver_class=Keyboard)
         self._feed, self._describe, self._note = feed, describe, note
         self._table = tables.Nodes()
         self._taken: tuple[Content | None, Content | None] = None, None
