@@ -56,12 +56,15 @@ def summary(results: Results) -> str:
     return sentence
 
 
-def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[Table, ...]:
+def tables(
+    results: Results, fills: Mapping[str, Fill] | None = None, *, is_wide: bool = False
+) -> tuple[Table, ...]:
     """Return tables of new nodes, existing nodes, unschedulable pods and CapacityBuffers.
 
-    `fills` are by `namespace/name` of a CapacityBuffer. Empty tables are omitted.
+    `fills` are by `namespace/name` of a CapacityBuffer. Empty tables are omitted. If `is_wide`,
+    the instance types that a new node may have are listed instead of counted.
     """
-    equal_nodes = Counter(_row(node) for node in results.new_nodes)
+    equal_nodes = Counter(_row(node, is_wide=is_wide) for node in results.new_nodes)
     all_tables = (
         Table(
             "New nodes",
@@ -124,12 +127,12 @@ def _outcome(results: Results, key: str) -> str:
     return "is unschedulable" if key in results.unschedulable else "is not pending"
 
 
-def _row(node: NewNode) -> tuple[str, ...]:
+def _row(node: NewNode, *, is_wide: bool) -> tuple[str, ...]:
     allowed = read(node.requirements)
     return (
         node.node_pool,
         node.instance_types[0],
-        str(len(node.instance_types)),
+        ", ".join(node.instance_types) if is_wide else str(len(node.instance_types)),
         *(
             text(allowed[key], bare=True) if key in allowed else "any"
             for key in (labels.ZONE, labels.CAPACITY_TYPE)

@@ -205,7 +205,7 @@ def _print_solved(chosen: argparse.Namespace) -> int:
     content["repetitions"] = list(result.seconds)
     if not write_data(chosen.output, content):
         write_tables(
-            reporter.tables(result.results, result.fills),
+            reporter.tables(result.results, result.fills, is_wide=chosen.output == "wide"),
             after=f"{reporter.summary(result.results)}; solved in {seconds:.3f} s",
         )
     return 1 if result.results.unschedulable else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from testbed.environment import CHECKOUT
@@ -22,7 +22,13 @@ STACK = "playground"
 SETTINGS = CHECKOUT / f"Pulumi.{STACK}.yaml"
 """The stack's settings, where `pulumi config` reads and writes them; ignored by Git."""
 
-COMMANDS = ("joiner", "kubectl-joiner")
+COMPLETION = "from controller.console.completion import for_kubectl; for_kubectl()"
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "joiner": ("-m", "controller"),
+    "kubectl-joiner": ("-m", "controller"),
+    "kubectl_complete-joiner": ("-c", COMPLETION),
+}
+"""The arguments of Python for each command that `pip install` would install."""
 
 Variables = Mapping[str, str]
 
@@ -66,7 +72,7 @@ def deploy(
 
 def is_deployed(directory: Path) -> bool:
     """Whether the stack was deployed on the testbed in this directory."""
-    return (directory / "bin" / COMMANDS[0]).exists() and SETTINGS.exists()
+    return (directory / "bin" / "joiner").exists() and SETTINGS.exists()
 
 
 def forget() -> None:
@@ -111,12 +117,12 @@ def _write_commands(directory: Path) -> None:
     """Write the commands of a checkout, which `pip install` would install."""
     folder = directory / "bin"
     folder.mkdir(exist_ok=True)
-    for name in COMMANDS:
+    for name, arguments in COMMANDS.items():
         path = folder / name
         path.write_text(
             "#!/bin/sh\n"
             f"PYTHONPATH={shlex.quote(str(CHECKOUT))}${{PYTHONPATH:+:$PYTHONPATH}}\n"
             "export PYTHONPATH\n"
-            f'exec {shlex.quote(sys.executable)} -m controller "$@"\n'
+            f'exec {shlex.join((sys.executable, *arguments))} "$@"\n'
         )
         path.chmod(0o755)

@@ -16,7 +16,7 @@ import yaml
 
 from bench.parity import worlds
 from bench.parity.worlds import node_pool
-from controller.__main__ import COMMANDS, main
+from controller.__main__ import main
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -85,6 +85,20 @@ def test_solve_prints_tables_by_default(file: Path, capsys: pytest.CaptureFixtur
     printed = capsys.readouterr().out
     assert "m5.large" in printed
     assert "0.0960 $/h" in printed
+
+
+def test_a_wide_table_lists_the_instance_types_of_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = world_with(worlds.pod("web", cpu=500, memory=512))
+    (small,) = world["instanceTypes"]
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps({**world, "instanceTypes": [small, {**small, "name": "m6.large"}]}))
+
+    assert main(["solve", str(path)], {}) == 0
+    assert "m5.large, m6.large" not in capsys.readouterr().out
+    assert main(["solve", str(path), "-o", "wide"], {}) == 0
+    assert "m5.large, m6.large" in capsys.readouterr().out
 
 
 def test_tables_print_text_in_brackets_unchanged(
@@ -394,20 +408,9 @@ def test_explain_requires_a_pod_or_a_node(capsys: pytest.CaptureFixture[str]) ->
 def test_the_installed_command_runs_this_code(capsys: pytest.CaptureFixture[str]) -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 
-    for place in (project["scripts"]["joiner"], project["scripts"]["kubectl-joiner"]):
+    assert {"joiner", "kubectl-joiner", "kubectl_complete-joiner"} <= project["scripts"].keys()
+    for place in project["scripts"].values():
         module, _, function = place.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
     assert main(["--version"], {}) == 0
     assert capsys.readouterr().out.startswith("joiner ")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_completion_knows_every_command_and_its_options(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["completion", shell], {}) == 0
-
-    script = capsys.readouterr().out
-    for command in COMMANDS.keys() - {"run"}:
-        assert command in script
-    assert "ignore-eviction-cost" in script
