@@ -21,6 +21,7 @@ from controller.apis.kinds import DISRUPTION, EC2_NODE_CLASS
 from controller.console import content
 from controller.console.feed import Content, Feed
 from controller.console.top import tables
+from controller.console.top.command import HUNG_UP
 from controller.console.top.screen import Lines, Top
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.world import KINDS
@@ -299,6 +300,55 @@ def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(
 
     assert shown.wait() == 0
     assert b"Error" not in seen
+
+
+@pytest.mark.process
+def test_top_ends_when_its_terminal_is_gone(tmp_path: Path) -> None:
+    """A process that the terminal does not control gets no SIGHUP."""
+    recorded(tmp_path / "world.json", nodes=10)
+    ours, theirs = pty.openpty()
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "controller", "top", f"--world={tmp_path / 'world.json'}"],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=CHECKOUT, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"lower bound $" not in seen:
+        seen += os.read(ours, 65536)
+    os.close(ours)
+
+    assert shown.wait() == HUNG_UP
+
+
+CONTROLLED = """
+import fcntl, sys, termios
+fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+from controller.__main__ import script
+sys.exit(script())
+"""
+"""Runs `joiner` with its standard output as the terminal that controls it, as a shell does."""
+
+
+@pytest.mark.process
+def test_the_keys_come_from_the_terminal_if_a_pipe_brings_the_world(tmp_path: Path) -> None:
+    recorded(tmp_path / "world.json", nodes=10)
+    ours, theirs = pty.openpty()
+    with (tmp_path / "world.json").open() as world, (tmp_path / "errors").open("w") as errors:
+        shown = subprocess.Popen(
+            [sys.executable, "-c", CONTROLLED, "top", "--world=-"],
+            stdin=world, stdout=theirs, stderr=errors, cwd=CHECKOUT, start_new_session=True,
+        )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"lower bound $" not in seen:
+        seen += os.read(ours, 65536)
+    os.write(ours, b"q")
+    with contextlib.suppress(OSError):  # the end of a terminal's output
+        while os.read(ours, 65536):
+            pass
+
+    assert shown.wait() == 0
+    assert (tmp_path / "errors").read_text() == ""
 
 
 def test_without_a_terminal_top_names_the_command_to_use(

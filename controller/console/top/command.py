@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import select
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -24,6 +27,15 @@ try:
     from controller.console.top.screen import Top
 except ImportError:  # textual is installed with the extra `console` only
     Top = None  # type: ignore[assignment, misc]
+
+TERMINAL = Path("/dev/tty")
+"""The terminal that controls a process, wherever its standard input and output are."""
+
+KEYS, SCREEN = 0, 2
+"""The file descriptors from which Textual reads the keys, and on which it draws."""
+
+HUNG_UP = 128 + signal.SIGHUP
+"""Exit status of a command whose terminal is gone, as if SIGHUP had ended it."""
 
 
 def top(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -59,11 +71,56 @@ async def _show(source: study.Source, note: Path | None) -> int:
         raise CommandError("top needs the package textual: pip install 'joiner[console]'")
     if not sys.stdout.isatty():
         raise CommandError("top needs a terminal; `joiner cost` prints a table")
+    _use_terminal()
     # Starting it later would fail: the application replaces standard error.
     resource_tracker.ensure_running()
     feed = Feed()
     async with study.studied(source, feed) as studied:
         app = Top(feed, studied.pod, note)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.exit)
+        _end_without_terminal(app)
         await app.run_async()
     return app.return_code or 0
+
+
+def _use_terminal() -> None:
+    """Let Textual read the keys from the terminal and draw on it.
+
+    Textual reads standard input, which may be a pipe for `--world -`, and draws on standard error,
+    which may be redirected. `sys.stdin` remains what it was.
+
+    Raises:
+        CommandError: standard input is no terminal, and no terminal controls the process.
+
+    """
+    if not os.isatty(SCREEN):
+        os.dup2(sys.stdout.fileno(), SCREEN)
+    if os.isatty(KEYS):
+        return
+    try:
+        terminal = os.open(TERMINAL, os.O_RDWR)
+    except OSError as error:
+        raise CommandError(
+            "top needs a terminal for its keys, and standard input is none; `joiner cost` prints "
+            "a table"
+        ) from error
+    if sys.stdin is not None:
+        sys.stdin = os.fdopen(os.dup(KEYS))
+    os.dup2(terminal, KEYS)
+
+
+def _end_without_terminal(app: Top) -> None:
+    """End the application once its terminal is gone.
+
+    A process that the terminal does not control gets no SIGHUP then, and Textual would read the end
+    of its input again and again. A thread waits for that: an event loop cannot wait for it alone.
+    """
+    loop = asyncio.get_running_loop()
+    terminal = select.poll()
+    terminal.register(KEYS, 0)
+
+    def wait() -> None:
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in terminal.poll()):
+            loop.call_soon_threadsafe(lambda: app.exit(return_code=HUNG_UP))
+
+    threading.Thread(target=wait, daemon=True).start()
