@@ -140,4 +140,4 @@ class CreatedRun(Run):
 
 
 if __name__ == "__main__":
-    sys.exit(main(CreatedRun, "python -m bench.clusterchanges", __doc__))
+    sys.exit(main(CreatedRun, "bench.clusterchanges", __doc__))

@@ -13,7 +13,6 @@ duration of scheduling the pending pods: of the first time, and medians of the o
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import os
@@ -28,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from bench.arguments import make_parser
 from bench.memory import pss
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
@@ -275,7 +275,7 @@ def main(argv: Sequence[str]) -> int:
     # The modules that the test cloud loads must not count as the controller's memory.
     from testbed.cloud import Cloud
 
-    parser = argparse.ArgumentParser(prog="bench.footprint", description=__doc__)
+    parser = make_parser("bench.footprint", __doc__)
     parser.add_argument(
         "--pools", type=int, nargs="+", default=[1, 9], help="numbers of NodePools (1 and 9)"
     )

@@ -10,7 +10,6 @@ concern instances of a NodeClaim.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import json
@@ -25,6 +24,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.arguments import make_parser
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
 from controller.apis.kubernetes.meta import ObjectMeta
@@ -170,7 +170,7 @@ async def handle_all(url: str, messages: int, claims: int) -> tuple[float, float
 
 def main(argv: Sequence[str]) -> int:
     """Fill the queue, handle all its messages, and print the rate."""
-    parser = argparse.ArgumentParser(prog="bench.interruptions", description=__doc__)
+    parser = make_parser("bench.interruptions", __doc__)
     parser.add_argument("--messages", type=int, default=5000, help="messages in the queue (5000)")
     parser.add_argument("--claims", type=int, default=2000, help="NodeClaims in the cluster (2000)")
     options = parser.parse_args(argv)

@@ -15,7 +15,6 @@ fourth launch. Each of these launches has already waited for its turn and must w
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import random
@@ -28,6 +27,7 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
+from bench.arguments import make_parser
 from bench.faults.cluster import NODE_CLASS, NODE_CLASS_REFERENCE, Surroundings, Workload
 from bench.faults.processes import Process, ProcessLoop
 from bench.faults.region import Region, refusal
@@ -276,7 +276,7 @@ def report(scale_up: ScaleUp) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Run a scale-up and print its report. Returns 1 if EC2 throttled a call, else 0."""
-    parser = argparse.ArgumentParser(prog="bench.launches", description=__doc__)
+    parser = make_parser("bench.launches", __doc__)
     parser.add_argument("--nodes", type=int, default=500, help="number of nodes (500)")
     parser.add_argument(
         "--failures", type=int, default=0, help="calls of every fourth launch that EC2 fails (0)"

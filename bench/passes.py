@@ -19,7 +19,6 @@ the other row has no single-node limit.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
@@ -31,6 +30,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.arguments import make_parser
 from bench.parity import engines
 from bench.parity.consolidation import NOW
 from bench.parity.worlds import World
@@ -115,7 +115,7 @@ def sides(world: World, only: str | None) -> Iterator[tuple[str, Pass]]:
 
 def main(argv: Sequence[str]) -> int:
     """Run the benchmark and return the exit code."""
-    parser = argparse.ArgumentParser(prog="bench.passes", description=__doc__)
+    parser = make_parser("bench.passes", __doc__)
     parser.add_argument(
         "--nodes", default="500,2000", help="sizes of the clusters, in nodes (500,2000)"
     )

@@ -12,7 +12,6 @@ that has no solution within the limit is terminated, and its row says so.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.arguments import make_parser
 from bench.nodeprice import VOLUMES, add_fee
 from bench.parity import engines, worlds
 from testbed.progress import Terminal
@@ -209,9 +209,7 @@ def totals(outcomes: list[Outcome]) -> Iterator[str]:
 
 def main() -> int:
     """Run the race and return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = make_parser("bench.race", __doc__)
     parser.add_argument("--only", default="", help="only worlds whose name begins with this")
     parser.add_argument(
         "--repeat", type=int, default=3, help="solves per world; the median counts (3)"

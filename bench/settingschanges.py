@@ -22,7 +22,6 @@ if there are any findings.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -35,7 +34,7 @@ from typing import Any, ClassVar
 
 from botocore.exceptions import ClientError
 
-from bench.faults.__main__ import parse_seeds
+from bench.arguments import add_seeds, make_parser
 from controller.apis import crds
 from testbed.plugins.engine import EngineError
 from testbed.region.testbed import Part, Testbed
@@ -487,18 +486,8 @@ def main(life: type[Run], program: str, description: str | None) -> int:
     Prints the findings. `program` and `description` are for the text of `--help`: the name of the
     command, and what it does.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=description,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument(
-        "--seeds",
-        type=parse_seeds,
-        default=parse_seeds("1-20"),
-        metavar="1-20",
-        help="seeds to run, such as 7, 1-20 or 1-5,9 (1-20)",
-    )
+    parser = make_parser(program, description)
+    add_seeds(parser, "1-20")
     chosen = parser.parse_args()
     found = 0
     for seed, run, seconds in runs(chosen.seeds, life):
@@ -512,4 +501,4 @@ def main(life: type[Run], program: str, description: str | None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Run, "python -m bench.settingschanges", __doc__))
+    sys.exit(main(Run, "bench.settingschanges", __doc__))

@@ -10,7 +10,6 @@ machine affects the first time, and not the second.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import fcntl
 import os
@@ -25,6 +24,7 @@ import termios
 import time
 from pathlib import Path
 
+from bench.arguments import make_parser
 from controller.console.top.screen import Top
 from tests.console.clusters import feed_of, multiplied, problem_in, recorded
 
@@ -124,7 +124,7 @@ def measure(nodes: int, pods: int) -> dict[str, list[tuple[float, float]]]:
 
 def main() -> None:
     """Print how long each key took."""
-    parser = argparse.ArgumentParser(prog="python -m bench.topkeys", description=__doc__)
+    parser = make_parser("bench.topkeys", __doc__)
     parser.add_argument("--nodes", type=int, default=2000, help="nodes of the cluster (2000)")
     parser.add_argument("--pods", type=int, default=20_000, help="pods of the cluster (20000)")
     parser.add_argument("--show", action="store_true", help="show the cluster and measure nothing")

@@ -11,7 +11,6 @@ running instances. It exits with 1 if anything is left. For the prerequisites, s
 
 from __future__ import annotations
 
-import argparse
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 from bench.account.allowance import Allowance
 from bench.account.story import STACK, Story
 from bench.account.sweep import instances, sweep
+from bench.arguments import make_parser
 from infra.clusterapi import ClusterApi, ClusterLocation
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
@@ -29,9 +29,7 @@ INSTALLATION = f"organization/joiner/{STACK}"
 
 def main(argv: list[str]) -> int:
     """Run the test on an account, and sweep afterwards; return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = make_parser("bench.account", __doc__)
     parser.add_argument("--region", required=True, help="AWS region of the run")
     parser.add_argument("--spend", type=float, required=True, help="limit in dollars")
     parser.add_argument("--hours", type=float, default=2.0, help="limit in hours (2)")

@@ -28,6 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.arguments import make_parser
 from bench.backgroundload import BackgroundLoad
 from bench.endtoend.sides import INSTANCE_SECONDS, PATIENCE_SECONDS, Joiner, Karpenter, Side, until
 from bench.endtoend.stopwatch import STAGES, Stopwatch
@@ -295,9 +296,7 @@ def _span(outcomes: Iterable[Outcome], side: str, stage: str) -> str:
 
 def main() -> int:
     """Run the benchmark and return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = make_parser("bench.endtoend", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each controller (3)")
     parser.add_argument("--pods", type=int, default=200, help="pods of each round (200)")
     parser.add_argument(

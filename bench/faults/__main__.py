@@ -10,12 +10,12 @@ code is 1 if there are any findings.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import signal
 import sys
 import time
 
+from bench.arguments import add_seeds, make_parser
 from bench.faults.campaign import Load
 from bench.faults.injection import FAULTS
 from bench.faults.runs import outcomes
@@ -23,29 +23,10 @@ from bench.faults.runs import outcomes
 PODS = 60
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Return the seeds that `7`, `1-500` or `1-5,9` stands for."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        seeds += range(int(first), int(last or first) + 1)
-    return seeds
-
-
 def main() -> int:
     """Run the campaign, print its findings and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.faults",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument(
-        "--seeds",
-        type=parse_seeds,
-        default=parse_seeds("1-500"),
-        metavar="1-500",
-        help="seeds to run, such as 7, 1-500 or 1-5,9 (1-500)",
-    )
+    parser = make_parser("bench.faults", __doc__)
+    add_seeds(parser, "1-500")
     parser.add_argument("--only", choices=list(FAULTS), default="", metavar="FAULT",
                         help=f"only runs of this fault: {', '.join(FAULTS)}")  # fmt: skip
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")

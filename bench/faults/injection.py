@@ -8,8 +8,8 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from bench.faults.cluster import Boot, Surroundings
 from bench.faults.foreign import ForeignObjects
@@ -89,13 +89,13 @@ class Scene:
         ]  # fmt: skip
 
 
+@dataclass
 class Fault:
     """A fault that lasts for a while. `number` counts the runs with the same fault, from 0."""
 
-    phases: tuple[Phase, ...] = PHASES
-
-    def __init__(self, chance: random.Random, number: int) -> None:
-        self.chance, self.number = chance, number
+    chance: random.Random
+    number: int
+    phases: tuple[Phase, ...] = field(default=PHASES, kw_only=True)
 
     async def before(self, call: Call) -> None:
         """Inject the fault before a call has its effect."""
@@ -121,6 +121,7 @@ class Fault:
         await asyncio.sleep(self.chance.uniform(least, most))
 
 
+@dataclass
 class Kill(Fault):
     """The leader is killed at one of the `steps` of its work, repeatedly.
 
@@ -128,15 +129,14 @@ class Kill(Fault):
     an even `number` the leader is killed before the call has its effect, with an odd one after it.
     """
 
-    most = 5
+    most: ClassVar = 5
+    steps: Sequence[Step]
+    kills: int = 0
+    _calls: int = 0
 
-    def __init__(
-        self, chance: random.Random, number: int, steps: Sequence[Step], *phases: Phase
-    ) -> None:
-        super().__init__(chance, number)
-        self.phases = phases
-        self.step = steps[number // 2 % len(steps)]
-        self.kills = self._calls = 0
+    @property
+    def step(self) -> Step:
+        return self.steps[self.number // 2 % len(self.steps)]
 
     async def before(self, call: Call) -> None:
         if (call.verb, call.kind) != self.step:
@@ -194,12 +194,11 @@ class WatchesCut(Fault):
             scene.api.break_watches()
 
 
+@dataclass
 class ApiRestart(Fault):
     """The API server is down for a while: calls fail, and every watch breaks."""
 
-    def __init__(self, chance: random.Random, number: int) -> None:
-        super().__init__(chance, number)
-        self._back_at = 0.0
+    _back_at: float = 0.0
 
     async def inject(self, scene: Scene) -> None:
         while True:
@@ -234,21 +233,14 @@ class WatchesLate(Fault):
         return self.chance.choice((0.0, 0.0, 0.1, 2.0))
 
 
+@dataclass
 class Refusal(Fault):
     """Some calls are refused before they have an effect."""
 
-    def __init__(
-        self,
-        chance: random.Random,
-        number: int,
-        system: str,
-        error: Callable[[Call], Exception],
-        *,
-        share: float = 0.4,
-        concerns: Callable[[Call], bool] = lambda _: True,
-    ) -> None:
-        super().__init__(chance, number)
-        self.system, self.error, self.share, self.concerns = system, error, share, concerns
+    system: str
+    error: Callable[[Call], Exception]
+    share: float = 0.4
+    concerns: Callable[[Call], bool] = lambda _: True
 
     async def before(self, call: Call) -> None:
         concerned = call.system == self.system and self.concerns(call)
@@ -256,14 +248,12 @@ class Refusal(Fault):
             raise self.error(call)
 
 
+@dataclass
 class LostAnswer(Fault):
     """Some calls have their effect, but their answers are lost."""
 
-    def __init__(
-        self, chance: random.Random, number: int, system: str, error: Callable[[Call], Exception]
-    ) -> None:
-        super().__init__(chance, number)
-        self.system, self.error = system, error
+    system: str
+    error: Callable[[Call], Exception]
 
     async def after(self, call: Call) -> None:
         if call.system == self.system and call.writes and self.chance.random() < 0.3:
@@ -298,31 +288,29 @@ def _members(answer: Any) -> Iterator[tuple[dict[str, Any], str]]:
             yield from _members(value)
 
 
+@dataclass
 class Unauthorized(Fault):
     """One AWS operation is forbidden, another one in each phase."""
 
-    def __init__(self, chance: random.Random, number: int) -> None:
-        super().__init__(chance, number)
-        self._turn = number * len(PHASES)
-        self.operation = ""
+    operation: str = ""
+    _phase: int = 0
 
     async def inject(self, scene: Scene) -> None:
-        self.operation = OPERATIONS[self._turn % len(OPERATIONS)]
-        self._turn += 1
+        turn = self.number * len(PHASES) + self._phase
+        self.operation = OPERATIONS[turn % len(OPERATIONS)]
+        self._phase += 1
 
     async def before(self, call: Call) -> None:
         if call.verb == self.operation:
             raise refusal("UnauthorizedOperation", call.verb, "injected")
 
 
+@dataclass
 class Slow(Fault):
     """Some calls take long."""
 
-    def __init__(
-        self, chance: random.Random, number: int, system: str, seconds: tuple[float, float]
-    ) -> None:
-        super().__init__(chance, number)
-        self.system, self.seconds = system, seconds
+    system: str
+    seconds: tuple[float, float]
 
     async def before(self, call: Call) -> None:
         if call.system == self.system and self.chance.random() < 0.2:
@@ -349,12 +337,11 @@ class Exhausted(Fault):
         scene.region.closed.clear()
 
 
+@dataclass
 class Joins(Fault):
     """Instances launched during the fault register late, incorrectly, or never."""
 
-    def __init__(self, chance: random.Random, number: int, how: str) -> None:
-        super().__init__(chance, number)
-        self.how = how
+    how: str
 
     async def inject(self, scene: Scene) -> None:
         while True:
@@ -379,12 +366,11 @@ class Joins(Fault):
         return Boot(at, wrong)
 
 
+@dataclass
 class LostInstances(Fault):
     """Instances vanish, stop, or are terminated by a user."""
 
-    def __init__(self, chance: random.Random, number: int, how: str) -> None:
-        super().__init__(chance, number)
-        self.how = how
+    how: str
 
     async def inject(self, scene: Scene) -> None:
         while True:
@@ -406,6 +392,7 @@ class LostInstances(Fault):
                 region.announce(instance.id, "shutting-down")
 
 
+@dataclass
 class ReusedNames(Fault):
     """A user terminates instances, and another owner takes their Node names and addresses at once.
 
@@ -413,10 +400,8 @@ class ReusedNames(Fault):
     still run. The new Node of that name has the provider ID of another owner's instance.
     """
 
-    def __init__(self, chance: random.Random, number: int, *, recreated: bool) -> None:
-        super().__init__(chance, number)
-        self.recreated = recreated
-        self._taken: set[str] = set()
+    recreated: bool
+    _taken: set[str] = field(default_factory=set)
 
     async def inject(self, scene: Scene) -> None:
         await asyncio.gather(self._end_some(scene), self._take_names(scene))
@@ -493,15 +478,12 @@ class SecondKarpenter(Fault):
             await scene.foreign.add_second_karpenters(self.chance, is_tagged=self.number % 2 == 0)
 
 
+@dataclass
 class Deletions(Fault):
     """A user deletes objects, with their finalizers or without."""
 
-    def __init__(
-        self, chance: random.Random, number: int, kind: kinds.Kind[Any],
-        *, forced: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(chance, number)
-        self.kind, self.forced = kind, forced
+    kind: kinds.Kind[Any]
+    forced: bool
 
     async def inject(self, scene: Scene) -> None:
         while True:
@@ -577,13 +559,13 @@ class ClockJumps(Fault):
                 replica.process.clock_error = 0.0
 
 
+@dataclass
 class Mix(Fault):
     """Several faults at once."""
 
-    def __init__(self, chance: random.Random, number: int) -> None:
-        super().__init__(chance, number)
-        names = chance.sample([name for name in FAULTS if name != "mix"], 3)
-        self.parts = [FAULTS[name](chance, chance.randrange(30)) for name in names]
+    def __post_init__(self) -> None:
+        names = self.chance.sample([name for name in FAULTS if name != "mix"], 3)
+        self.parts = [FAULTS[name](self.chance, self.chance.randrange(30)) for name in names]
 
     async def before(self, call: Call) -> None:
         for part in self.parts:
@@ -688,10 +670,11 @@ def _quota(chance: random.Random, number: int) -> Fault:
     )  # fmt: skip
 
 
+@dataclass
 class PartialFleets(Fault):
     """A fleet gets only some of the instances that it asks for."""
 
-    phases = ("launch", "replacement")
+    phases: tuple[Phase, ...] = field(default=("launch", "replacement"), kw_only=True)
 
     async def inject(self, scene: Scene) -> None:
         while True:
@@ -703,9 +686,11 @@ class PartialFleets(Fault):
 
 
 FAULTS: Mapping[str, Callable[[random.Random, int], Fault]] = {
-    "kill-launch": lambda c, n: Kill(c, n, LAUNCH_STEPS, "launch"),
-    "kill-replacement": lambda c, n: Kill(c, n, REPLACEMENT_STEPS, "replacement"),
-    "kill-termination": lambda c, n: Kill(c, n, TERMINATION_STEPS, "consolidation", "termination"),
+    "kill-launch": lambda c, n: Kill(c, n, LAUNCH_STEPS, phases=("launch",)),
+    "kill-replacement": lambda c, n: Kill(c, n, REPLACEMENT_STEPS, phases=("replacement",)),
+    "kill-termination": lambda c, n: Kill(
+        c, n, TERMINATION_STEPS, phases=("consolidation", "termination")
+    ),
     "leader-change": LeaderChange,
     "paused-leader": PausedLeader,
     "watches-cut": WatchesCut,

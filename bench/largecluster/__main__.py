@@ -17,7 +17,6 @@ callback, during which no other runs. MiB are proportional memory (PSS) of all p
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -37,6 +36,7 @@ from aiohttp import web
 
 from bench import backgroundload
 from bench.apifront import Front, kubeconfig
+from bench.arguments import make_parser
 from bench.largecluster import opening
 from bench.largecluster.observedreplica import SENT
 from bench.memory import Meter, pss
@@ -275,9 +275,7 @@ async def _series(port: int) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Run the benchmark and return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = make_parser("bench.largecluster", __doc__)
     parser.add_argument("--nodes", type=int, default=2_000, help="existing nodes (2000)")
     parser.add_argument("--pods", type=int, default=20_000, help="running pods (20000)")
     parser.add_argument("--rate", type=int, default=1_000, help="pod events per second (1000)")

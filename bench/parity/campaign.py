@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
+from bench.arguments import make_parser
 from bench.parity import comparison, engines, generated
 
 BATCH = 100
@@ -81,7 +82,7 @@ def kinds(verdict: comparison.Verdict) -> set[str]:
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="bench.parity.campaign", description=__doc__)
+    parser = make_parser("bench.parity.campaign", __doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="number of worlds (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument(

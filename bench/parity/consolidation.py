@@ -49,6 +49,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.arguments import make_parser
 from bench.parity import engines
 from bench.parity.reachable import Reachable, reachable
 from bench.parity.worlds import World
@@ -328,7 +329,7 @@ def table(verdicts: Sequence[Verdict]) -> Table:
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="bench.parity.consolidation", description=__doc__)
+    parser = make_parser("bench.parity.consolidation", __doc__)
     parser.add_argument("--seeds", type=int, default=30, help="number of clusters (30)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument(

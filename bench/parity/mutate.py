@@ -10,7 +10,6 @@ one of the engine's own tests fails. Prints a table. The exit code is 1 if a mut
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from bench.arguments import make_parser
 from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
 
 WORLDS = (64, 256)
@@ -272,7 +272,7 @@ def find_evidence(
 
 def main(argv: Sequence[str]) -> int:
     """Try every mutation, print the table and return the exit code."""
-    parser = argparse.ArgumentParser(prog="bench.parity.mutate", description=__doc__)
+    parser = make_parser("bench.parity.mutate", __doc__)
     parser.add_argument("--only", default="", help="only mutations whose name contains this")
     options = parser.parse_args(argv)
     missed = 0

@@ -8,7 +8,6 @@ Removes pods, instance types, NodePools, nodes, volumes and offerings, in ever s
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.arguments import make_parser
 from bench.parity import comparison, engines, generated
 from tests.oracle.replay import findings
 
@@ -89,7 +89,7 @@ def fault_test(rule: str) -> Shows:
 
 def main(argv: Sequence[str]) -> int:
     """Shrink a world and print it."""
-    parser = argparse.ArgumentParser(prog="bench.parity.shrinking", description=__doc__)
+    parser = make_parser("bench.parity.shrinking", __doc__)
     parser.add_argument("world", help="a seed, or the path of a world")
     parser.add_argument(
         "--failure", default="", help="beginning of the failure's text, such as dearer"

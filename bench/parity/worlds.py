@@ -344,6 +344,16 @@ def mixed_world(pods: int, seed: int) -> World:
         size = min(pods - len(made), max(1, int(chance.lognormvariate(3, 1))))
         made += _group(chance, f"g{group}", size)
         group += 1
+    return {
+        "pods": made,
+        "nodePools": pools,
+        "daemonSets": [daemon_set()],
+        "instanceTypes": mixed_types(chance),
+    }
+
+
+def daemon_set() -> Object:
+    """Return the DaemonSet whose pod requests capacity on every node."""
     agent = {"requests": {"cpu": "100m", "memory": "200Mi"}}
     template = {
         "metadata": {"labels": {"app": "agent"}},
@@ -352,17 +362,11 @@ def mixed_world(pods: int, seed: int) -> World:
             "tolerations": [{"operator": "Exists"}],
         },
     }
-    daemon_set = {
+    return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {"name": "agent", "namespace": "kube-system", "uid": "agent"},
         "spec": {"selector": {"matchLabels": {"app": "agent"}}, "template": template},
-    }
-    return {
-        "pods": made,
-        "nodePools": pools,
-        "daemonSets": [daemon_set],
-        "instanceTypes": mixed_types(chance),
     }
 
 

@@ -11,7 +11,6 @@ At the default scale, two cores finish in half an hour.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.arguments import make_parser
 from bench.nodeprice import VOLUMES, add_fee
 from bench.parity import engines
 from bench.trace.report import Pair, as_json, table, verdicts
@@ -34,9 +34,7 @@ def main() -> int:
     """Run the traces and return the exit code."""
     # One thread per process, because there are as many processes as cores.
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = make_parser("bench.trace", __doc__)
     parser.add_argument("--only", default="", help="only traces whose name begins with this")
     parser.add_argument("--seeds", type=int, default=1, help="seeds 0 to N-1 of each trace (1)")
     parser.add_argument(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from bench.parity import worlds
 from bench.parity.worlds import Object, World
 from bench.trace.workloads import Member, Size, Workload
 from controller.apis import labels
@@ -225,7 +226,6 @@ class Cluster:
     """The instance types for sale, in the format of recorded worlds."""
 
     pools: Sequence[Object]
-    daemon_set: Object
     node_price: float = 0.0
     """What a node costs besides its instance, in $/h. Joiner counts it, Karpenter does not."""
 
@@ -245,6 +245,7 @@ class Cluster:
     hours: float = 0.0
     """Total lifetime of the nodes that have ended, in hours."""
 
+    daemon_set: Object = field(default_factory=worlds.daemon_set)
     made: int = 0
     image: int = 1
     """Version of the AMI that new nodes run."""

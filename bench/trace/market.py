@@ -32,24 +32,6 @@ def pool(*capacity_types: str, policy: str = "WhenEmptyOrUnderutilized") -> Obje
     )
 
 
-def daemon_set() -> Object:
-    """Return the DaemonSet whose pod requests capacity on every node."""
-    agent = {"requests": {"cpu": "100m", "memory": "200Mi"}}
-    template = {
-        "metadata": {"labels": {"app": "agent"}},
-        "spec": {
-            "containers": [{"name": "agent", "image": "agent", "resources": agent}],
-            "tolerations": [{"operator": "Exists"}],
-        },
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": "agent", "namespace": "kube-system", "uid": "agent"},
-        "spec": {"selector": {"matchLabels": {"app": "agent"}}, "template": template},
-    }
-
-
 def markets(rows: Sequence[Object], capacity_type: str) -> list[tuple[str, str, str]]:
     """Return the available offerings of a capacity type: instance type, zone, capacity type.
 

@@ -49,7 +49,6 @@ class Trace:
         return Cluster(
             types=market.types(seed),
             pools=[market.pool(*self.capacity_types, policy=policy)],
-            daemon_set=market.daemon_set(),
             node_price=node_price,
         )
 

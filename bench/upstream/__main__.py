@@ -11,7 +11,6 @@ provider run instead.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -32,6 +31,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from bench.arguments import make_parser
 from bench.upstream import suite
 from bench.upstream.suite import Outcome, Runner, Source, State
 from testbed.kube.client import Object
@@ -249,9 +249,7 @@ def table(outcomes: Sequence[Outcome], seconds: float) -> Table:
 
 def main() -> int:
     """Run the suite or a part of it. Returns 0 if no spec failed that is not known to fail."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = make_parser("bench.upstream", __doc__)
     parser.add_argument(
         "--provider", action="store_true", help="run the suites of Karpenter's AWS provider instead"
     )

@@ -35,11 +35,7 @@ SMALL = 0.015
 
 
 def make_cluster() -> Cluster:
-    return Cluster(
-        types=market.types(0),
-        pools=[market.pool(labels.ON_DEMAND)],
-        daemon_set=market.daemon_set(),
-    )
+    return Cluster(types=market.types(0), pools=[market.pool(labels.ON_DEMAND)])
 
 
 def one_node(cluster: Cluster, kind: str, pods: Sequence[str] = ()) -> NewNode:
@@ -226,9 +222,7 @@ def test_jobs_complete_and_evicted_jobs_restart() -> None:
 
 
 def test_a_reclaimed_spot_pool_terminates_its_instances_and_has_no_capacity() -> None:
-    cluster = Cluster(
-        types=market.types(0), pools=[market.pool(labels.SPOT)], daemon_set=market.daemon_set()
-    )
+    cluster = Cluster(types=market.types(0), pools=[market.pool(labels.SPOT)])
     web = Workload("web", cpu=1000, memory=1024, replicas=4)
     simulator = Simulator(cluster, Joiner(), length=2 * HOUR)
     taken: list[tuple[str, str, str]] = []
