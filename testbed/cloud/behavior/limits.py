@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from testbed.cloud.protocol import backends
-from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.errors import AwsError, invalid_value
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
@@ -107,22 +107,17 @@ def check_tags(tags: Iterable[Mapping[str, str]]) -> None:
     if len(keys) > TAGS:
         raise AwsError("TagLimitExceeded", "The maximum number of Tags has been reached.")
     if len(keys) > len(set(keys)):
-        raise AwsError("InvalidParameterValue", "Duplicate tag key specified.")
+        raise invalid_value("Duplicate tag key specified.")
     for tag in tags:
         if not 1 <= len(tag.get("Key", "")) <= TAG_KEY:
-            raise AwsError(
-                "InvalidParameterValue",
-                f"Tag key exceeds the maximum length of {TAG_KEY} characters, or is empty",
+            raise invalid_value(
+                f"Tag key exceeds the maximum length of {TAG_KEY} characters, or is empty"
             )
         if len(tag.get("Value") or "") > TAG_VALUE:
-            raise AwsError(
-                "InvalidParameterValue",
-                f"Tag value exceeds the maximum length of {TAG_VALUE} characters",
-            )
+            raise invalid_value(f"Tag value exceeds the maximum length of {TAG_VALUE} characters")
         if tag["Key"].lower().startswith("aws:"):
-            raise AwsError(
-                "InvalidParameterValue",
-                f"Tag keys starting with 'aws:' are reserved for internal use: {tag['Key']}",
+            raise invalid_value(
+                f"Tag keys starting with 'aws:' are reserved for internal use: {tag['Key']}"
             )
 
 
@@ -130,9 +125,8 @@ def _fleet(world: World, call: Call) -> None:
     configs = call.get("LaunchTemplateConfigs", [])
     overrides = sum(len(config.get("Overrides") or []) for config in configs)
     if overrides > FLEET_OVERRIDES:
-        raise AwsError(
-            "InvalidParameterValue",
-            f"The number of launch specifications in the fleet exceeds {FLEET_OVERRIDES}",
+        raise invalid_value(
+            f"The number of launch specifications in the fleet exceeds {FLEET_OVERRIDES}"
         )
     wanted = (call.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity", 0)
     if call.get("Type") == "instant" and wanted > FLEET_INSTANCES:

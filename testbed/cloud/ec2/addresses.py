@@ -10,7 +10,7 @@ from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.inventory import Pool
 from testbed.cloud.state.world import World
@@ -92,7 +92,7 @@ def describe_subnets(world: World, call: Call) -> Mapping[str, Any]:
         for each in list(in_zone.values())
         if world.is_seen(each.id)
     ]
-    matching = select(
+    listed, token = select_page(
         subnets,
         call,
         attributes={
@@ -110,5 +110,4 @@ def describe_subnets(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda s: world.tags(s.id),
     )
-    listed, token = page(matching, call, default=1000)
     return {"Subnets": [as_api(world, each) for each in listed], "NextToken": token}

@@ -20,7 +20,7 @@ from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
 from testbed.cloud.state.inventory import Image
 from testbed.cloud.state.world import World, now
@@ -278,7 +278,7 @@ def describe_images(world: World, call: Call) -> Xml:
     owners = {backends.ACCOUNT if owner == "self" else owner for owner in call.get("Owners", [])}
     if owners:
         images = [i for i in images if {i.owner, i.owner_alias or ""} & owners]
-    matching = select(
+    listed, token = select_page(
         images,
         call,
         attributes={
@@ -299,6 +299,5 @@ def describe_images(world: World, call: Call) -> Xml:
         },
         tags=lambda i: world.tags(i.identity),
     )
-    listed, token = page(matching, call, default=1000)
     items = ec2_items("DescribeImages", "Images", [as_api(world, image) for image in listed])
     return ec2_list("DescribeImages", "Images", items, next_token=token)

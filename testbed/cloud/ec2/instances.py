@@ -14,7 +14,7 @@ from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
 from testbed.cloud.state import events
 from testbed.cloud.state.inventory import (
@@ -345,8 +345,9 @@ def describe_instances(world: World, call: Call) -> Xml:
         )
     call.stop_if_dry_run()
     instances = get_all(world, identities) if identities else _seen_instances(world)
-    matching = select(instances, call, attributes=ATTRIBUTES, tags=lambda i: world.tags(i.identity))
-    listed, token = page(matching, call, default=1000)
+    listed, token = select_page(
+        instances, call, attributes=ATTRIBUTES, tags=lambda i: world.tags(i.identity)
+    )
     reservations: dict[str, list[str]] = {}
     for instance in listed:
         reservations.setdefault(instance.reservation, []).append(fragment(world, instance))
@@ -389,7 +390,7 @@ def describe_instance_status(world: World, call: Call) -> Mapping[str, Any]:
     instances = get_all(world, identities) if identities else _seen_instances(world)
     if not call.get("IncludeAllInstances"):
         instances = [instance for instance in instances if instance.state == "running"]
-    matching = select(
+    listed, token = select_page(
         [_status(instance) for instance in instances],
         call,
         attributes={
@@ -401,7 +402,6 @@ def describe_instance_status(world: World, call: Call) -> Mapping[str, Any]:
             "event.code": lambda s: [str(event["Code"]) for event in s["Events"]],
         },
     )
-    listed, token = page(matching, call, default=1000)
     return {"InstanceStatuses": list(listed), "NextToken": token}
 
 

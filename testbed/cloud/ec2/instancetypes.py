@@ -9,7 +9,7 @@ from typing import Any
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
 from testbed.cloud.state.world import World
 
@@ -83,7 +83,7 @@ def describe_instance_types(world: World, call: Call) -> Xml:
             "InvalidInstanceType",
             f"The following supplied instance types do not exist: [{', '.join(unknown)}]",
         )
-    listed, token = page(select(wanted, call, attributes=ATTRIBUTES), call, default=100)
+    listed, token = select_page(wanted, call, attributes=ATTRIBUTES, default=100)
     return ec2_list(
         "DescribeInstanceTypes",
         "InstanceTypes",
@@ -108,7 +108,7 @@ def describe_instance_type_offerings(world: World, call: Call) -> Xml:
     call.stop_if_dry_run()
     location_type = call.get("LocationType", "region")
     offerings = backends.INSTANCE_TYPE_OFFERINGS[location_type].get(world.region, [])
-    matching = select(
+    listed, token = select_page(
         (o for o in offerings if o["InstanceType"] in TYPES),
         call,
         attributes={
@@ -116,7 +116,6 @@ def describe_instance_type_offerings(world: World, call: Call) -> Xml:
             "location": lambda o: str(o["Location"]),
         },
     )
-    listed, token = page(matching, call, default=1000)
     items = [_offering_fragment(o["InstanceType"], location_type, o["Location"]) for o in listed]
     return ec2_list(
         "DescribeInstanceTypeOfferings", "InstanceTypeOfferings", items, next_token=token

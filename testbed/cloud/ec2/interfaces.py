@@ -9,8 +9,8 @@ from testbed.cloud.ec2 import addresses
 from testbed.cloud.ec2.instances import alive, interface_as_api
 from testbed.cloud.ec2.kinds import no_such, pick
 from testbed.cloud.operations import operation
-from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.errors import invalid_value
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.inventory import Instance, Interface
 from testbed.cloud.state.world import World
@@ -32,7 +32,7 @@ def describe_network_interfaces(world: World, call: Call) -> Mapping[str, Any]:
     """Describe interfaces of instances that are not terminated, and detached interfaces."""
     call.stop_if_dry_run()
     wanted = call.get("NetworkInterfaceIds", [])
-    matching = select(
+    listed, token = select_page(
         pick(_all(world), wanted, lambda each: each[0].identity, prefix="eni"),
         call,
         attributes={
@@ -49,7 +49,6 @@ def describe_network_interfaces(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda each: world.tags(each[0].identity),
     )
-    listed, token = page(matching, call, default=1000)
     return {"NetworkInterfaces": [_as_api(world, *each) for each in listed], "NextToken": token}
 
 
@@ -70,9 +69,7 @@ def delete_network_interface(world: World, call: Call) -> Mapping[str, Any]:
         if interface.identity != identity:
             continue
         if instance is not None:
-            raise AwsError(
-                "InvalidParameterValue", f"Network interface '{identity}' is currently in use."
-            )
+            raise invalid_value(f"Network interface '{identity}' is currently in use.")
         call.stop_if_dry_run()
         del world.detached_interfaces[identity]
         addresses.pool(world, interface.subnet).give_back(interface.address)

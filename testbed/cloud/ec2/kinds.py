@@ -38,7 +38,11 @@ KINDS = {
         "The capacity reservation ID '{}' does not exist",
     ),
     "fleet": ("fleet", "InvalidFleetId.NotFound", "The fleet ID '{}' does not exist"),
-    "pg": ("placement-group", "InvalidPlacementGroup.Unknown", "The group '{}' is unknown"),
+    "pg": (
+        "placement-group",
+        "InvalidPlacementGroup.Unknown",
+        "The placement group '{}' is unknown.",
+    ),
 }
 """Prefix of a resource ID → (resource type, error code, error message if it does not exist)."""
 

@@ -20,7 +20,7 @@ from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.ec2.launchtemplates import check_user_data, tags_for
 from testbed.cloud.profiles import SERVICE_ROLES
 from testbed.cloud.protocol import backends
-from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.errors import AwsError, invalid_value, missing_parameter
 from testbed.cloud.state.inventory import Image, Instance, Interface, Volume
 from testbed.cloud.state.world import World, now
 
@@ -79,11 +79,10 @@ def resolve(
     image = images.get(world, _require(data, "ImageId"))
     offered = architectures(instance_type)
     if image.architecture not in offered:
-        raise AwsError(
-            "InvalidParameterValue",
+        raise invalid_value(
             f"The architecture '{','.join(offered)}' of the specified instance type does not "
             f"match the architecture '{image.architecture}' of the specified AMI. Specify an "
-            "instance type and an AMI that have matching architectures, and try again.",
+            "instance type and an AMI that have matching architectures, and try again."
         )
     subnet = _subnet(world, data)
     groups = _groups(world, data, subnet)
@@ -114,16 +113,14 @@ def resolve(
 def _require(data: Mapping[str, Any], name: str) -> str:
     value = data.get(name)
     if not value:
-        raise AwsError("MissingParameter", f"The request must contain the parameter {name}")
+        raise missing_parameter(name)
     return str(value)
 
 
 def _instance_type(data: Mapping[str, Any]) -> str:
     instance_type = _require(data, "InstanceType")
     if instance_type not in TYPES:
-        raise AwsError(
-            "InvalidParameterValue", f"Invalid value '{instance_type}' for InstanceType."
-        )
+        raise invalid_value(f"Invalid value '{instance_type}' for InstanceType.")
     return instance_type
 
 
@@ -166,17 +163,15 @@ def _profile(world: World, wanted: Mapping[str, str]) -> Any | None:
     for profile in list(backends.iam().instance_profiles.values()):
         if (name == profile.name or arn == profile.arn) and world.is_seen(profile.name):
             if not profile.roles:
-                raise AwsError(
-                    "InvalidParameterValue",
-                    f'IAM Instance Profile "{profile.arn}" has no associated IAM Roles',
+                raise invalid_value(
+                    f'IAM Instance Profile "{profile.arn}" has no associated IAM Roles'
                 )
             return profile
     parameter = "name" if name else "arn"
     kind = "name" if name else "ARN"
-    raise AwsError(
-        "InvalidParameterValue",
+    raise invalid_value(
         f"Value ({name or arn}) for parameter iamInstanceProfile.{parameter} is invalid. "
-        f"Invalid IAM Instance Profile {kind}",
+        f"Invalid IAM Instance Profile {kind}"
     )
 
 
@@ -208,9 +203,8 @@ def _reservation(
         raise no_such("cr", target)
     fits = reservation["InstanceType"] == instance_type
     if not fits or reservation["AvailabilityZone"] != subnet.availability_zone:
-        raise AwsError(
-            "InvalidParameterValue",
-            f"The instance configuration does not match that of the Capacity Reservation {target}.",
+        raise invalid_value(
+            f"The instance configuration does not match that of the Capacity Reservation {target}."
         )
     return reservation
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.operations import operation
-from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.errors import AwsError, invalid_value
+from testbed.cloud.protocol.filters import page, select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.inventory import LaunchTemplate, Version
 from testbed.cloud.state.world import World, now
@@ -62,7 +62,7 @@ def check_user_data(encoded: str | None) -> None:
             "InvalidUserData.Malformed", "Invalid BASE64 encoding of user data."
         ) from error
     if len(decoded) > USER_DATA_LIMIT:
-        raise AwsError("InvalidParameterValue", "User data is limited to 16384 bytes")
+        raise invalid_value("User data is limited to 16384 bytes")
 
 
 def tags_for(specifications: list[Mapping[str, Any]] | None, kind: str) -> dict[str, str]:
@@ -142,7 +142,7 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
         *(find(world, identity=i, name=None) for i in call.get("LaunchTemplateIds", [])),
         *(find(world, identity=None, name=n) for n in call.get("LaunchTemplateNames", [])),
     ]
-    matching = select(
+    listed, token = select_page(
         wanted or [t for t in world.launch_templates.values() if world.is_seen(t.identity)],
         call,
         attributes={
@@ -151,8 +151,8 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
             "create-time": lambda t: t.created.isoformat(),
         },
         tags=lambda t: world.tags(t.identity),
+        default=200,
     )
-    listed, token = page(matching, call, default=200)
     return {"LaunchTemplates": [as_api(world, each) for each in listed], "NextToken": token}
 
 

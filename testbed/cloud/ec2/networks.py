@@ -10,7 +10,7 @@ from testbed.cloud.ec2.instances import alive
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
@@ -44,7 +44,7 @@ def describe_vpc_endpoint_services(world: World, call: Call) -> Mapping[str, Any
             "InvalidServiceName",
             f"The Vpc Endpoint Service '{min(unknown)}' does not exist",
         )
-    matching = select(
+    listed, token = select_page(
         [each for each in offered if not wanted or each["ServiceName"] in wanted],
         call,
         attributes={
@@ -52,7 +52,6 @@ def describe_vpc_endpoint_services(world: World, call: Call) -> Mapping[str, Any
             "service-type": lambda each: str(each["ServiceType"][0]["ServiceType"]),
         },
     )
-    listed, token = page(matching, call, default=1000)
     return {
         "ServiceNames": [each["ServiceName"] for each in listed],
         "ServiceDetails": listed,

@@ -13,7 +13,7 @@ from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select, select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World, now
 
@@ -90,7 +90,7 @@ def describe_capacity_reservations(world: World, call: Call) -> Mapping[str, Any
     """Describe capacity reservations by ID, tag, instance type, zone, state and match criteria."""
     call.stop_if_dry_run()
     wanted, held = call.get("CapacityReservationIds", []), world.capacity_reservations.values()
-    matching = select(
+    listed, token = select_page(
         pick(held, wanted, lambda r: str(r["CapacityReservationId"]), prefix="cr"),
         call,
         attributes={
@@ -103,7 +103,6 @@ def describe_capacity_reservations(world: World, call: Call) -> Mapping[str, Any
         },
         tags=lambda r: world.tags(r["CapacityReservationId"]),
     )
-    listed, token = page(matching, call, default=1000)
     described = [_with_tags(world, each["CapacityReservationId"], each) for each in listed]
     return {"CapacityReservations": described, "NextToken": token}
 
@@ -135,7 +134,7 @@ def delete_placement_group(world: World, call: Call) -> Mapping[str, Any]:
     """Delete a placement group in which no instance is left."""
     name = call.require("GroupName")
     if name not in world.placement_groups:
-        raise AwsError("InvalidPlacementGroup.Unknown", f"The placement group '{name}' is unknown.")
+        raise no_such("pg", name)
     names = {name, world.placement_groups[name]["GroupId"]}
     for instance in world.instances.values():
         placement = instance.template.get("Placement") or {}
@@ -157,9 +156,7 @@ def describe_placement_groups(world: World, call: Call) -> Mapping[str, Any]:
     names, identities = call.get("GroupNames", []), call.get("GroupIds", [])
     for name in names:
         if name not in world.placement_groups:
-            raise AwsError(
-                "InvalidPlacementGroup.Unknown", f"The placement group '{name}' is unknown."
-            )
+            raise no_such("pg", name)
     for identity in identities:
         if identity not in {g["GroupId"] for g in world.placement_groups.values()}:
             raise AwsError(

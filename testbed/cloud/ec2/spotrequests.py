@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.cloud.ec2.kinds import pick
 from testbed.cloud.operations import operation
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.inventory import Instance
 from testbed.cloud.state.world import World
@@ -33,7 +33,7 @@ def describe_spot_instance_requests(world: World, call: Call) -> Mapping[str, An
     call.stop_if_dry_run()
     requests = [_as_api(world, i) for i in world.instances.values() if i.spot_request]
     wanted = call.get("SpotInstanceRequestIds", [])
-    matching = select(
+    listed, token = select_page(
         pick(requests, wanted, lambda r: str(r["SpotInstanceRequestId"]), prefix="sir"),
         call,
         attributes={
@@ -49,7 +49,6 @@ def describe_spot_instance_requests(world: World, call: Call) -> Mapping[str, An
         },
         tags=lambda r: world.tags(r["SpotInstanceRequestId"]),
     )
-    listed, token = page(matching, call, default=1000)
     return {"SpotInstanceRequests": list(listed), "NextToken": token}
 
 

@@ -11,7 +11,7 @@ from testbed.cloud.ec2.kinds import kind_of, no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
@@ -64,11 +64,6 @@ def create_tags(world: World, call: Call) -> Mapping[str, Any]:
     """Tag resources, all or none. Raises AwsError if one does not exist or would exceed 50 tags."""
     resources = call.require("Resources")
     tags = {tag["Key"]: tag.get("Value") or "" for tag in call.require("Tags")}
-    if any(key.lower().startswith("aws:") for key in tags):
-        raise AwsError(
-            "InvalidParameterValue",
-            f"Tag keys starting with 'aws:' are reserved for internal use: {min(tags)}",
-        )
     _check(world, resources)
     for identity in resources:
         merged = {**world.all_tags(identity), **tags}
@@ -112,7 +107,7 @@ def describe_tags(world: World, call: Call) -> Mapping[str, Any]:
         for identity, tags in list(backends.ec2(world.region).tags.items())
         for key, value in list(tags.items())
     ]
-    matching = select(
+    listed, token = select_page(
         rows,
         call,
         attributes={
@@ -123,7 +118,6 @@ def describe_tags(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda row: {row[1]: row[2]},
     )
-    listed, token = page(matching, call, default=1000)
     described = [
         {"ResourceId": identity, "ResourceType": kind_of(identity), "Key": key, "Value": value}
         for identity, key, value in listed

@@ -9,7 +9,7 @@ from testbed.cloud.ec2.instances import alive
 from testbed.cloud.ec2.kinds import no_such, pick
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.inventory import Instance, Volume
 from testbed.cloud.state.world import World
@@ -23,7 +23,7 @@ def describe_volumes(world: World, call: Call) -> Mapping[str, Any]:
         *((i.zone, v, i) for i in alive(world) for v in i.volumes),
         *((zone, v, None) for zone, v in world.detached_volumes.values()),
     ]
-    matching = select(
+    listed, token = select_page(
         pick(volumes, call.get("VolumeIds", []), lambda each: each[1].identity, prefix="vol"),
         call,
         attributes={
@@ -37,7 +37,6 @@ def describe_volumes(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda each: world.tags(each[1].identity),
     )
-    listed, token = page(matching, call, default=1000)
     return {"Volumes": [_volume_as_api(world, *each) for each in listed], "NextToken": token}
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.cloud.eks.service import cluster, not_found
+from testbed.cloud.eks.service import cluster, in_use, invalid, not_found
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
@@ -58,18 +58,13 @@ def create_access_entry(world: World, call: Call) -> Mapping[str, Any]:
     _refuse_config_map_mode(world, name)
     kind = call.get("type") or "STANDARD"
     if kind != "STANDARD" and kind not in NODE_GROUPS:
-        raise AwsError("InvalidParameterException", f"The type {kind} is not supported.")
+        raise invalid(f"The type {kind} is not supported.")
     if kind != "STANDARD" and (call.get("kubernetesGroups") or call.get("username")):
-        raise AwsError(
-            "InvalidParameterException",
-            f"An access entry of type {kind} cannot have Kubernetes groups or a username.",
+        raise invalid(
+            f"An access entry of type {kind} cannot have Kubernetes groups or a username."
         )
     if (name, principal) in world.clusters.access_entries:
-        raise AwsError(
-            "ResourceInUseException",
-            "The specified access entry resource is already in use on this cluster.",
-            status=409,
-        )
+        raise in_use("The specified access entry resource is already in use on this cluster.")
     _check_principal(world, principal)
     entry = entry_of(
         world,
@@ -130,10 +125,7 @@ def _check_principal(world: World, principal: str) -> None:
     }
     is_there = principal in known and world.is_seen(principal.rpartition("/")[2])
     if not is_there and not principal.endswith(":root"):
-        raise AwsError(
-            "InvalidParameterException",
-            f"The specified principalArn is invalid: invalid principal. ({principal})",
-        )
+        raise invalid(f"The specified principalArn is invalid: invalid principal. ({principal})")
 
 
 @operation("eks", "DescribeAccessEntry")
@@ -146,10 +138,7 @@ def describe_access_entry(world: World, call: Call) -> Mapping[str, Any]:
 def update_access_entry(world: World, call: Call) -> Mapping[str, Any]:
     """Change the groups or the username of an access entry."""
     entry = _entry(world, call)
-    for name in ("kubernetesGroups", "username"):
-        if call.get(name) is not None:
-            entry[name] = call.get(name)
-    entry["modifiedAt"] = now()
+    entry.update(call.subset("kubernetesGroups", "username"), modifiedAt=now())
     return {"accessEntry": entry}
 
 
@@ -189,7 +178,7 @@ def associate_access_policy(world: World, call: Call) -> Mapping[str, Any]:
     entry = _entry(world, call)
     policy = call.require("policyArn")
     if policy not in {_policy_arn(name) for name in ACCESS_POLICIES}:
-        raise AwsError("InvalidParameterException", f"The policyArn {policy} is not valid.")
+        raise invalid(f"The policyArn {policy} is not valid.")
     key = (entry["clusterName"], entry["principalArn"])
     associated = {
         "policyArn": policy,

@@ -14,7 +14,15 @@ from typing import Any, Final
 from testbed.cloud.ec2 import addresses
 from testbed.cloud.eks import service
 from testbed.cloud.eks.accessentries import NODE_GROUPS, entry_of, may_create_entries
-from testbed.cloud.eks.service import cluster, group_tags, not_found, update_answer
+from testbed.cloud.eks.service import (
+    cluster,
+    find_role,
+    group_tags,
+    in_use,
+    invalid,
+    not_found,
+    update_answer,
+)
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
@@ -29,25 +37,25 @@ FREE_ADDRESSES: Final = 5
 EKS user guide, "Subnet requirements for clusters".
 """
 
+CONFIGURABLE: Final = ("logging", "upgradePolicy", "zonalShiftConfig", "deletionProtection")
+"""The settings that both creation and update of a cluster accept."""
+
+CONFIGURABLE_NETWORK: Final = (
+    "endpointPublicAccess",
+    "endpointPrivateAccess",
+    "publicAccessCidrs",
+    "securityGroupIds",
+)
+
 Record = dict[str, Any]
-
-
-def _invalid(message: str) -> AwsError:
-    return AwsError("InvalidParameterException", message)
-
-
-def _in_use(message: str) -> AwsError:
-    return AwsError("ResourceInUseException", message, status=409)
 
 
 def _role(world: World, arn: str, service: str) -> Any:
     """Return a role that trusts a service. Raises AwsError if there is none."""
-    trusted = f"{service}.amazonaws.com"
-    for role in list(backends.iam().roles.values()):
-        is_it = role.arn == arn and world.is_seen(role.name)
-        if is_it and trusted in str(role.assume_role_policy_document):
-            return role
-    raise _invalid(f"The role {arn} is not there, or does not trust {trusted}")
+    trusted, role = f"{service}.amazonaws.com", find_role(world, arn)
+    if role is not None and trusted in str(role.assume_role_policy_document):
+        return role
+    raise invalid(f"The role {arn} is not there, or does not trust {trusted}")
 
 
 # ---------------------------------------------------------------- clusters
@@ -58,12 +66,12 @@ def create_cluster(world: World, call: Call) -> Mapping[str, Any]:
     """Create the testbed's cluster; it is CREATING for `Settings.creating` seconds."""
     name = call.require("name")
     if name in world.clusters.described:
-        raise _in_use(f"Cluster already exists with name: {name}")
+        raise in_use(f"Cluster already exists with name: {name}")
     if name != world.cluster.name:
-        raise _invalid(f"The testbed's control plane is that of a cluster {world.cluster.name}")
+        raise invalid(f"The testbed's control plane is that of a cluster {world.cluster.name}")
     version = call.get("version") or world.cluster.version
     if version != world.cluster.version:
-        raise _invalid(f"unsupported Kubernetes version {version}")
+        raise invalid(f"unsupported Kubernetes version {version}")
     role = _role(world, call.require("roleArn"), "eks")
     subnets = _subnets_for_control_plane(world, call.require("resourcesVpcConfig"))
     made = service.seed(
@@ -78,15 +86,8 @@ def create_cluster(world: World, call: Call) -> Mapping[str, Any]:
     made["accessConfig"]["authenticationMode"] = asked.get("authenticationMode") or "CONFIG_MAP"
     made["tags"] = dict(call.get("tags", {}))
     network = call.require("resourcesVpcConfig")
-    for key in (
-        "endpointPublicAccess",
-        "endpointPrivateAccess",
-        "publicAccessCidrs",
-        "securityGroupIds",
-    ):
-        if network.get(key) is not None:
-            made["resourcesVpcConfig"][key] = network[key]
-    _configure(made, call)
+    _change_network(made, {key: network.get(key) for key in CONFIGURABLE_NETWORK})
+    made.update(call.subset(*CONFIGURABLE))
     made["encryptionConfig"] = list(call.get("encryptionConfig", []))
     if asked.get("bootstrapClusterCreatorAdminPermissions", True):
         # The creator keeps its admin access until the cluster is deleted.
@@ -95,11 +96,9 @@ def create_cluster(world: World, call: Call) -> Mapping[str, Any]:
     return {"cluster": made}
 
 
-def _configure(described: Record, call: Call) -> None:
-    """Apply the settings that both creation and update of a cluster accept."""
-    for key in ("logging", "upgradePolicy", "zonalShiftConfig", "deletionProtection"):
-        if call.get(key) is not None:
-            described[key] = call.get(key)
+def _change_network(described: Record, network: Mapping[str, Any]) -> None:
+    given = {key: value for key, value in network.items() if value is not None}
+    described["resourcesVpcConfig"].update(given)
 
 
 def _later(world: World, record: Record, status: str) -> None:
@@ -111,12 +110,12 @@ def _later(world: World, record: Record, status: str) -> None:
 def _subnets_for_control_plane(world: World, network: Mapping[str, Any]) -> list[Any]:
     subnets = [addresses.subnet(world, identity) for identity in network.get("subnetIds") or []]
     if len({subnet.availability_zone for subnet in subnets}) < LEAST_ZONES:
-        raise _invalid("Subnets specified must be in at least two different AZs")
+        raise invalid("Subnets specified must be in at least two different AZs")
     if len({subnet.vpc_id for subnet in subnets}) > 1:
-        raise _invalid("Subnets specified must be in the same VPC")
+        raise invalid("Subnets specified must be in the same VPC")
     for subnet in subnets:
         if addresses.pool(world, subnet.id).free < FREE_ADDRESSES:
-            raise _invalid(f"Subnet {subnet.id} has not enough free addresses")
+            raise invalid(f"Subnet {subnet.id} has not enough free addresses")
     return subnets
 
 
@@ -142,9 +141,9 @@ def delete_cluster(world: World, call: Call) -> Mapping[str, Any]:
     if described.get("deletionProtection"):
         raise AwsError("InvalidRequestException", f"Cluster {name} has deletion protection enabled")
     if any(owner == name for owner, _ in held.node_groups):
-        raise _in_use("Cluster has nodegroups attached")
+        raise in_use("Cluster has nodegroups attached")
     if any(owner == name for owner, _ in held.fargate_profiles):
-        raise _in_use("Cluster has Fargate profiles attached")
+        raise in_use("Cluster has Fargate profiles attached")
     del held.described[name]
     kept: tuple[dict[tuple[str, str], Any], ...] = (
         held.addons,
@@ -169,15 +168,14 @@ def delete_cluster(world: World, call: Call) -> Mapping[str, Any]:
 def update_cluster_config(world: World, call: Call) -> Mapping[str, Any]:
     """Change a cluster's endpoint access, authentication mode and other settings."""
     described = cluster(world, call.require("name"))
-    _configure(described, call)
-    network = call.get("resourcesVpcConfig", {})
-    described["resourcesVpcConfig"].update({k: v for k, v in network.items() if v is not None})
+    described.update(call.subset(*CONFIGURABLE))
+    _change_network(described, call.get("resourcesVpcConfig", {}))
     mode = call.get("accessConfig", {}).get("authenticationMode")
     if mode:
         access = described["accessConfig"]
         modes = service.AUTHENTICATION_MODES
         if modes.index(mode) != modes.index(access["authenticationMode"]) + 1:
-            raise _invalid(
+            raise invalid(
                 "Unsupported authentication mode update from "
                 f"{access['authenticationMode']} to {mode}"
             )
@@ -209,9 +207,9 @@ def _make(world: World, call: Call, kind: str, argument: str, record: Record) ->
         raise AwsError("InvalidRequestException", f"Cluster '{owner}' is not in ACTIVE status")
     recorded = _records(world, kind)
     if (owner, name) in recorded:
-        raise _in_use(f"{kind} already exists with name {name} and cluster name {owner}")
+        raise in_use(f"{kind} already exists with name {name} and cluster name {owner}")
     if kind == "fargateprofile" and any(h["status"] != "ACTIVE" for h in recorded.values()):
-        raise _in_use("Another Fargate profile is being created or deleted")
+        raise in_use("Another Fargate profile is being created or deleted")
     record = {
         argument: name,
         "clusterName": owner,
@@ -237,10 +235,6 @@ def _let_in(world: World, owner: str, role_arn: str, kind: str) -> None:
             (owner, role_arn),
             entry_of(world, owner, role_arn, kind=kind, groups=NODE_GROUPS[kind], tags={}),
         )
-
-
-def _remove_access(world: World, owner: str, role_arn: str) -> None:
-    world.clusters.access_entries.pop((owner, role_arn), None)
 
 
 @operation("eks", "CreateNodegroup")
@@ -297,9 +291,7 @@ def update_nodegroup_version(world: World, call: Call) -> Mapping[str, Any]:
     Without a version or release in the call, nothing changes.
     """
     group = _record_of(world, call, "nodegroup", "nodegroupName")
-    for key in ("version", "releaseVersion"):
-        if call.get(key) is not None:
-            group[key] = call.get(key)
+    group.update(call.subset("version", "releaseVersion"))
     return update_answer("VersionUpdate")
 
 
@@ -324,7 +316,7 @@ def create_fargate_profile(world: World, call: Call) -> Mapping[str, Any]:
     role = _role(world, call.require("podExecutionRoleArn"), "eks-fargate-pods")
     for identity in call.get("subnets", []):
         if addresses.subnet(world, identity).map_public_ip_on_launch:
-            raise _invalid(f"Subnet {identity} provided in Fargate Profile is not a private subnet")
+            raise invalid(f"Subnet {identity} provided in Fargate Profile is not a private subnet")
     made = _make(
         world,
         call,
@@ -379,6 +371,6 @@ def _delete(
     def end() -> None:
         with world.lock:
             recorded.pop((record["clusterName"], record[argument]), None)
-            _remove_access(world, record["clusterName"], role_arn)
+            world.clusters.access_entries.pop((record["clusterName"], role_arn), None)
 
     world.timers.after(world.settings.creating, end)

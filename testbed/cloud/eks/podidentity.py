@@ -6,10 +6,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.cloud.eks.service import cluster, not_found
+from testbed.cloud.eks.service import cluster, find_role, in_use, invalid, not_found
 from testbed.cloud.operations import operation
-from testbed.cloud.protocol import backends
-from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World, now
@@ -47,16 +45,9 @@ def create_pod_identity_association(world: World, call: Call) -> Mapping[str, An
     if association_of(
         world, cluster_name=name, namespace=namespace, service_account=service_account
     ):
-        raise AwsError(
-            "ResourceInUseException",
-            f"Association already exists: {namespace}/{service_account}",
-            status=409,
-        )
-    known = {each.arn for each in list(backends.iam().roles.values())}
-    if role not in known or not world.is_seen(role.rpartition("/")[2]):
-        raise AwsError(
-            "InvalidParameterException", f"Role provided in the request does not exist: {role}"
-        )
+        raise in_use(f"Association already exists: {namespace}/{service_account}")
+    if find_role(world, role) is None:
+        raise invalid(f"Role provided in the request does not exist: {role}")
     identity = f"a-{secrets.token_hex(9)[:17]}"
     association = {
         "clusterName": name,
@@ -85,10 +76,7 @@ def describe_pod_identity_association(world: World, call: Call) -> Mapping[str, 
 def update_pod_identity_association(world: World, call: Call) -> Mapping[str, Any]:
     """Change the role or the session tags of an association."""
     association = _association(world, call)
-    for name in ("roleArn", "disableSessionTags"):
-        if call.get(name) is not None:
-            association[name] = call.get(name)
-    association["modifiedAt"] = now()
+    association.update(call.subset("roleArn", "disableSessionTags"), modifiedAt=now())
     return {"association": association}
 
 

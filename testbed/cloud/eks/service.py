@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from testbed.cloud.operations import operation
+from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.filters import page
 from testbed.cloud.protocol.wire import Call
@@ -20,6 +21,22 @@ AUTHENTICATION_MODES = ("CONFIG_MAP", "API_AND_CONFIG_MAP", "API")
 def not_found(what: str) -> AwsError:
     """Return EKS's error for a resource that does not exist."""
     return AwsError("ResourceNotFoundException", what, status=404)
+
+
+def invalid(message: str) -> AwsError:
+    """Return EKS's error for a parameter that it does not accept."""
+    return AwsError("InvalidParameterException", message)
+
+
+def in_use(message: str) -> AwsError:
+    """Return EKS's error for a resource that exists already, or still has others."""
+    return AwsError("ResourceInUseException", message, status=409)
+
+
+def find_role(world: World, arn: str) -> Any:
+    """Return the IAM role with an ARN, or None if EKS does not see it (yet)."""
+    roles = [role for role in list(backends.iam().roles.values()) if role.arn == arn]
+    return next((role for role in roles if world.is_seen(role.name)), None)
 
 
 def update_answer(kind: str) -> Mapping[str, Any]:
@@ -178,11 +195,9 @@ def create_addon(world: World, call: Call) -> Mapping[str, Any]:
     name, addon = call.require("clusterName"), call.require("addonName")
     cluster(world, name)
     if (name, addon) in world.clusters.addons:
-        raise AwsError("ResourceInUseException", "Addon already exists.", status=409)
+        raise in_use("Addon already exists.")
     made = _addon(world, name, addon, call.get("addonVersion") or "v1.0.0-eksbuild.1")
-    for field_name in ("serviceAccountRoleArn", "configurationValues"):
-        if call.get(field_name) is not None:
-            made[field_name] = call.get(field_name)
+    made.update(call.subset("serviceAccountRoleArn", "configurationValues"))
     made["tags"] = dict(call.get("tags", {}))
     world.clusters.addons[name, addon] = made
     return {"addon": made}
@@ -192,10 +207,8 @@ def create_addon(world: World, call: Call) -> Mapping[str, Any]:
 def update_addon(world: World, call: Call) -> Mapping[str, Any]:
     """Change an add-on's version or configuration, at once."""
     described = describe_addon(world, call)["addon"]
-    for field_name in ("addonVersion", "serviceAccountRoleArn", "configurationValues"):
-        if call.get(field_name) is not None:
-            described[field_name] = call.get(field_name)
-    described["modifiedAt"] = now()
+    changed = call.subset("addonVersion", "serviceAccountRoleArn", "configurationValues")
+    described.update(changed, modifiedAt=now())
     return update_answer("AddonUpdate")
 
 

@@ -13,6 +13,16 @@ class AwsError(Exception):
         self.status = status
 
 
+def invalid_value(message: str) -> AwsError:
+    """Return EC2's error for a parameter with a value that it does not accept."""
+    return AwsError("InvalidParameterValue", message)
+
+
+def missing_parameter(name: str) -> AwsError:
+    """Return EC2's error for a parameter that is absent."""
+    return AwsError("MissingParameter", f"The request must contain the parameter {name}")
+
+
 def dry_run_succeeded() -> AwsError:
     """Return the error that answers a dry run that would have succeeded."""
     return AwsError(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.errors import AwsError, invalid_value
 from testbed.cloud.protocol.wire import Call
 
 T = TypeVar("T")
@@ -67,9 +67,21 @@ def _test(
     if tags is not None and name == "tag-value":
         return lambda value: any_like(tags(value).values())
     if name not in attributes:
-        raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
+        raise invalid_value(f"The filter '{name}' is invalid")
     attribute = attributes[name]
     return lambda value: any_like(attribute(value))
+
+
+def select_page(
+    values: Iterable[T],
+    call: Call,
+    *,
+    attributes: Mapping[str, Attribute[T]],
+    tags: Callable[[T], Mapping[str, str]] | None = None,
+    default: int = 1000,
+) -> tuple[Sequence[T], str | None]:
+    """Return one page, as `page` does, of the values that `select` returns."""
+    return page(select(values, call, attributes=attributes, tags=tags), call, default=default)
 
 
 def page(

@@ -22,7 +22,7 @@ from xml.sax.saxutils import escape
 from botocore.parsers import create_parser
 
 from testbed.cloud.protocol import backends, ec2form
-from testbed.cloud.protocol.errors import AwsError, dry_run_succeeded
+from testbed.cloud.protocol.errors import AwsError, dry_run_succeeded, missing_parameter
 
 SERVICE_OF_SIGNING_NAME = {
     "tagging": "resourcegroupstaggingapi",
@@ -79,8 +79,12 @@ class Call:
         """Return a required parameter. Raises MissingParameter if it is absent or empty."""
         value = self.parameters.get(name)
         if value is None or value == "":
-            raise AwsError("MissingParameter", f"The request must contain the parameter {name}")
+            raise missing_parameter(name)
         return value
+
+    def subset(self, *names: str) -> dict[str, Any]:
+        """Return those of the named parameters that the call has."""
+        return {name: self.get(name) for name in names if self.get(name) is not None}
 
     def stop_if_dry_run(self) -> None:
         """Raise DryRunOperation for a dry run; operations call this after all their checks."""
