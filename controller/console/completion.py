@@ -64,17 +64,17 @@ def next_words(before: Sequence[str], incomplete: str) -> tuple[list[str], int]:
                 positionals = _positionals(parser)
     if argument is None and incomplete.startswith("-"):
         words = [name for action in parser._actions for name in action.option_strings]
-        return _beginning(incomplete, words), NO_FILES
+        return _with_prefix(incomplete, words), NO_FILES
     if argument is None:
         argument = positionals[0] if positionals else None
     if argument is None:
         return [], NO_FILES
     path = FILES.get(str(argument.metavar))
     directive = NO_FILES if path is None else ONLY_FOLDERS if path is shtab.DIRECTORY else 0
-    return _beginning(incomplete, argument.choices or ()), directive
+    return _with_prefix(incomplete, argument.choices or ()), directive
 
 
-def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
+def _with_prefix(incomplete: str, words: Iterable[str]) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
 
 
