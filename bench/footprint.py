@@ -224,7 +224,7 @@ async def measure(count: int, rounds: int) -> None:
         replica.print_row(f"{rounds} more")
         same = replica.seconds[-rounds:]
         for _ in range(rounds):
-            cloud._types._pricing.revision += 1
+            cloud._types.pricing.revision += 1
             await replica.ask()
         replica.print_row(f"{rounds} at other prices")
         changed = replica.seconds[-rounds:]

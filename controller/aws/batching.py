@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
+@dataclass
 class Batcher(Generic[K, V]):
     """Combines requests for single keys into calls.
 
@@ -24,22 +26,14 @@ class Batcher(Generic[K, V]):
     keys.
     """
 
-    def __init__(
-        self,
-        call: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]],
-        *,
-        idle: float = 0.1,
-        longest: float = 1.0,
-        size: int = 500,
-    ) -> None:
-        self._call = call
-        self._idle = idle
-        self._longest = longest
-        self._size = size
-        self._waiting: dict[K, asyncio.Future[V | None]] = {}
-        self._window: asyncio.Task[None] | None = None
-        self._calls: set[asyncio.Task[None]] = set()
-        self._arrived = asyncio.Event()
+    call: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]]
+    idle: float = 0.1
+    longest: float = 1.0
+    size: int = 500
+    _waiting: dict[K, asyncio.Future[V | None]] = field(default_factory=dict)
+    _window: asyncio.Task[None] | None = None
+    _calls: set[asyncio.Task[None]] = field(default_factory=set)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def get(self, key: K) -> V | None:
         """Return the value of one key, or None if the response does not contain it."""
@@ -47,7 +41,7 @@ class Batcher(Generic[K, V]):
         if future is None:
             future = self._waiting[key] = asyncio.get_running_loop().create_future()
         self._arrived.set()
-        if len(self._waiting) >= self._size:
+        if len(self._waiting) >= self.size:
             self._flush()
         elif self._window is None:
             self._window = asyncio.create_task(self._keep_open())
@@ -56,8 +50,8 @@ class Batcher(Generic[K, V]):
 
     async def _keep_open(self) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._longest
-        while (left := min(self._idle, end - loop.time())) > 0:
+        end = loop.time() + self.longest
+        while (left := min(self.idle, end - loop.time())) > 0:
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), left)
@@ -78,7 +72,7 @@ class Batcher(Generic[K, V]):
 
     async def _complete(self, waiting: Mapping[K, asyncio.Future[V | None]]) -> None:
         try:
-            values = await self._call(list(waiting))
+            values = await self.call(list(waiting))
         except Exception as exc:
             for future in waiting.values():
                 if not future.done():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from controller.aws.session import Aws
 from controller.options import Options
@@ -35,21 +35,15 @@ class EksCluster:
         return int(self.version.split(".")[1])
 
 
+@dataclass
 class ClusterFacts:
     """Caches the cluster's description, and updates its Kubernetes version."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        options: Options,
-        *,
-        dns: str = "",
-    ) -> None:
-        self._aws = aws
-        self._options = options
-        self._dns = dns
-        self._known: EksCluster | None = None
-        self._lock = asyncio.Lock()
+    aws: Aws
+    options: Options
+    dns: str = ""
+    _known: EksCluster | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self) -> EksCluster:
         """Return the cluster; settings override what EKS returns.
@@ -79,17 +73,17 @@ class ClusterFacts:
         self._known = replace(before, version=response.version) if before.service_cidr else response
 
     async def _describe(self) -> EksCluster:
-        name = self._options.cluster_name
-        cluster = (await self._aws.call("eks", "describe_cluster", name=name))["cluster"]
+        name = self.options.cluster_name
+        cluster = (await self.aws.call("eks", "describe_cluster", name=name))["cluster"]
         network = cluster.get("kubernetesNetworkConfig") or {}
         return EksCluster(
             name=name,
-            endpoint=self._options.cluster_endpoint or cluster.get("endpoint", ""),
-            ca_bundle=self._options.cluster_ca_bundle
+            endpoint=self.options.cluster_endpoint or cluster.get("endpoint", ""),
+            ca_bundle=self.options.cluster_ca_bundle
             or (cluster.get("certificateAuthority") or {}).get("data", ""),
             version=cluster["version"],
             arn=cluster.get("arn", ""),
             service_cidr=network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr") or "",
             ipv6=network.get("ipFamily") == "ipv6",
-            dns=self._dns,
+            dns=self.dns,
         )

@@ -161,24 +161,19 @@ def _capacity_type(d: Mapping[str, Any]) -> str:
     return labels.ON_DEMAND
 
 
+@dataclass
 class Instances:
     """The EC2 instances of this cluster's NodeClaims."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        cluster_name: str,
-        *,
-        installation: str,
-        shift: ZonalShift | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._aws = aws
-        self._cluster = cluster_name
-        self._installation = installation
-        self._shift = shift
+    aws: Aws
+    cluster_name: str
+    installation: str
+    shift: ZonalShift | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._seen: dict[str, Described] = {}
-        self._unlisted: TTLCache[str, Instance] = TTLCache(math.inf, LISTED_AFTER, clock)
+        self._unlisted: TTLCache[str, Instance] = TTLCache(math.inf, LISTED_AFTER, self.clock)
         self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
         self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
             self._describe_claims, size=_FILTER_VALUES
@@ -211,8 +206,8 @@ class Instances:
         description = await self._descriptions.get(wanted)
         if description is not None and not description.is_gone:
             tags = description.instance.tags
-            cluster = tags.get(labels.TAG_CLUSTER_NAME, self._cluster)
-            if cluster != self._cluster:
+            cluster = tags.get(labels.TAG_CLUSTER_NAME, self.cluster_name)
+            if cluster != self.cluster_name:
                 raise OtherClusterError(
                     f"{provider_id} is not changed: its tag {labels.TAG_CLUSTER_NAME} is that of "
                     f"the cluster {cluster!r}"
@@ -225,8 +220,8 @@ class Instances:
             raise UnmarkedError(
                 f"{provider_id} is not changed: its tags do not name this cluster and this "
                 "installation. If this installation launched it, restore its tags "
-                f"{labels.TAG_CLUSTER_NAME}={self._cluster} and "
-                f"{labels.TAG_INSTALLATION}={self._installation}, or terminate it"
+                f"{labels.TAG_CLUSTER_NAME}={self.cluster_name} and "
+                f"{labels.TAG_INSTALLATION}={self.installation}, or terminate it"
             )
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
@@ -272,7 +267,7 @@ class Instances:
         """Return every instance that is not terminated, including those just launched."""
         listed = {instance_id(d.instance.provider_id): d for d in await self._query([])}
         living = listed | {i: d for i, d in self._seen.items() if self._is_shifted(d.instance.zone)}
-        self._seen = living if self._shift is not None else {}
+        self._seen = living if self.shift is not None else {}
         for each_id in living:
             self._unlisted.pop(each_id, None)
         return [*(d.instance for d in living.values()), *self._unlisted.values()]
@@ -318,7 +313,7 @@ class Instances:
         self._refuse_shifted(provider_id)
         self._refuse_foreign((await self.get(provider_id)).instance)
         try:
-            await self._aws.call("ec2", "reboot_instances", InstanceIds=[instance_id(provider_id)])
+            await self.aws.call("ec2", "reboot_instances", InstanceIds=[instance_id(provider_id)])
         except AwsError as exc:
             if exc.is_unauthorized:
                 raise RebootRefusedError(f"{provider_id}: {exc}") from exc
@@ -337,7 +332,7 @@ class Instances:
         self._refuse_shifted(provider_id)
         description = await self.get(provider_id)
         self._refuse_foreign(description.instance)
-        await self._aws.call(
+        await self.aws.call(
             "ec2",
             "create_tags",
             Resources=[instance_id(description.instance.provider_id)],
@@ -349,14 +344,14 @@ class Instances:
 
         The cluster's tag alone does not, because EKS sets it on instances of EKS Auto Mode.
         """
-        of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
+        of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self.cluster_name)}
         is_launched = (
-            labels.EC2NODECLASS in tags or tags.get(labels.TAG_INSTALLATION) == self._installation
+            labels.EC2NODECLASS in tags or tags.get(labels.TAG_INSTALLATION) == self.installation
         )
         return is_launched and bool(tags.keys() & of_cluster)
 
     def _is_shifted(self, zone: str) -> bool:
-        return self._shift is not None and self._shift.covers(zone)
+        return self.shift is not None and self.shift.covers(zone)
 
     def _refuse_shifted(self, provider_id: str) -> None:
         if self._is_shifted(zone_of(provider_id)):
@@ -367,8 +362,8 @@ class Instances:
 
     def _refuse_foreign(self, instance: Instance) -> None:
         """Raise an error if the tag names another installation; a missing tag is allowed."""
-        whose = instance.tags.get(labels.TAG_INSTALLATION, self._installation)
-        if whose != self._installation:
+        whose = instance.tags.get(labels.TAG_INSTALLATION, self.installation)
+        if whose != self.installation:
             raise CloudProviderError(
                 f"{instance.provider_id} is not changed: its tag {labels.TAG_INSTALLATION} is that "
                 f"of the installation {whose!r}. To hand it over to this one, remove the tag"
@@ -398,7 +393,7 @@ class Instances:
         return [
             {"Name": "tag-key", "Values": [labels.NODEPOOL]},
             {"Name": "tag-key", "Values": [labels.EC2NODECLASS]},
-            {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [self._cluster]},
+            {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [self.cluster_name]},
         ]
 
     async def _describe_living(self, filters: list[dict[str, Any]]) -> list[Described]:
@@ -407,14 +402,14 @@ class Instances:
         )
 
     async def _describe_matching(self, filters: list[dict[str, Any]]) -> list[Described]:
-        reservations = await self._aws.pages(
+        reservations = await self.aws.pages(
             "ec2",
             "describe_instances",
             "Reservations",
             Filters=filters,
             PaginationConfig={"PageSize": 1000},
         )
-        return [parse_instance(d, self._installation) for r in reservations for d in r["Instances"]]
+        return [parse_instance(d, self.installation) for r in reservations for d in r["Instances"]]
 
     async def _terminate(self, ids: Sequence[str]) -> dict[str, CloudProviderError]:
         """Terminate instances by one call; return the errors by instance.
@@ -423,7 +418,7 @@ class Instances:
         call. Calls for each half isolate that instance, so that the others are terminated.
         """
         try:
-            await self._aws.call("ec2", "terminate_instances", InstanceIds=list(ids))
+            await self.aws.call("ec2", "terminate_instances", InstanceIds=list(ids))
         except AwsError as exc:
             if len(ids) == 1:
                 return {ids[0]: _ending_error(ids[0], exc)}

@@ -183,8 +183,8 @@ class AWSCloudProvider:
         self._described = DescribedTypes(aws)
         self._discovered_capacity = DiscoveredCapacity(clock=clock)
         self._types = InstanceTypes(
-            aws.region,
-            Limits(
+            region=aws.region,
+            limits=Limits(
                 options.vm_memory_overhead_percent,
                 options.reserved_enis,
                 options.prefix_delegation,
@@ -202,7 +202,7 @@ class AWSCloudProvider:
             clock=clock,
         )
         self._launcher = Launcher(
-            aws,
+            aws=aws,
             cluster=self._cluster,
             types=self._types,
             subnets=self._subnets,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
@@ -118,6 +119,7 @@ def workload_starts(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict
     return since
 
 
+@dataclass
 class SavingDurations:
     """The time over which the saving from moving a pod is expected to last.
 
@@ -127,25 +129,19 @@ class SavingDurations:
     `cool_down` and `horizon` of the settings are its bounds.
     """
 
-    def __init__(
-        self,
-        pods: Sequence[Pod],
-        settings: DisruptionSettings,
-        now: datetime,
-        start_times: Mapping[str, datetime] = MappingProxyType({}),
-    ) -> None:
-        """Read the running pods; `start_times` has the start times from `workload_starts`."""
-        self._settings, self._now = settings, now
-        self._pods, self._start_times = pods, start_times
-        self._known_lives: dict[str, timedelta] = {}
+    pods: Sequence[Pod]
+    settings: DisruptionSettings
+    now: datetime
+    start_times: Mapping[str, datetime] = MappingProxyType({})
+    _known_lives: dict[str, timedelta] = field(default_factory=dict)
 
     @cached_property
     def _running(self) -> Sequence[Pod]:
-        return [p for p in self._pods if p.status.start_time is not None and not is_daemon(p)]
+        return [p for p in self.pods if p.status.start_time is not None and not is_daemon(p)]
 
     @cached_property
     def _since(self) -> Mapping[str, datetime]:
-        return workload_starts(self._running, self._start_times)
+        return workload_starts(self._running, self.start_times)
 
     @cached_property
     def _quiet_since(self) -> datetime | None:
@@ -160,7 +156,7 @@ class SavingDurations:
 
     def hourly_price(self, pod: Pod) -> float:
         """Return the price of evicting the pod, spread over the saving's duration, in $/h."""
-        price = eviction_price(pod, self._settings, self._now)
+        price = eviction_price(pod, self.settings, self.now)
         if not price:
             return 0.0
         owner = _owner(pod)
@@ -173,8 +169,8 @@ class SavingDurations:
         moments = (self._since.get(owner), self._quiet_since)
         since = max((moment for moment in moments if moment is not None), default=None)
         if since is None:
-            return self._settings.horizon
-        return min(max(self._now - since, self._settings.cool_down), self._settings.horizon)
+            return self.settings.horizon
+        return min(max(self.now - since, self.settings.cool_down), self.settings.horizon)
 
 
 def _owner(pod: Pod) -> str:

@@ -261,32 +261,26 @@ def unmet_topology(
     return tuple(unmet)
 
 
+@dataclass(kw_only=True)
 class PlacementCauses:
     """Determines why pods are unschedulable."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        variants: Variants,
-        launch_options: LaunchOptions,
-        headroom: LimitHeadroom,
-        devices: DeviceAllocator,
-        tallies: Tallies,
-    ) -> None:
-        """Read the catalog of offerings, the devices in use and the pods per topology domain."""
-        self._catalog, self._variants, self._devices = catalog, variants, devices
-        self._launch_options, self._headroom, self._tallies = launch_options, headroom, tallies
+    catalog: Catalog
+    variants: Variants
+    launch_options: LaunchOptions
+    headroom: LimitHeadroom
+    devices: DeviceAllocator
+    tallies: Tallies
 
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
         """Return why a pod of the group is unschedulable, the most important cause first.
 
         `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
-        impossible = pool_causes(self._catalog, pending.pod_class, pending.constraints)
+        impossible = pool_causes(self.catalog, pending.pod_class, pending.constraints)
         if pending.pod_class.device_requests is not None:
-            impossible = (*self._devices.causes(pending.pod_class.device_requests), *impossible)
-        if len(impossible) == len(self._catalog.pools) or not self._catalog.pools:
+            impossible = (*self.devices.causes(pending.pod_class.device_requests), *impossible)
+        if len(impossible) == len(self.catalog.pools) or not self.catalog.pools:
             return impossible
         eligibility = pending.eligibility
         is_excluded = not eligibility.eligible.any() and eligibility.own_eligible.any()
@@ -298,7 +292,7 @@ class PlacementCauses:
             ),
             *self._used_ports(pending),
             *self.reached_limits(pending, left),
-            *unmet_topology(pending.owned, pending.counted, self._tallies),
+            *unmet_topology(pending.owned, pending.counted, self.tallies),
             *impossible,
         )
         return causes or (TOO_FEW_TYPES,)
@@ -306,10 +300,10 @@ class PlacementCauses:
     def _used_ports(self, pending: PendingGroup) -> tuple[str, ...]:
         """Return a cause if DaemonSets use a host port of such pods on every possible node."""
         anywhere = pending.eligibility.own_eligible & pending.eligibility.tolerated
-        variants = self._variants.variant_of[
-            self._launch_options.fitting_node_types(anywhere, pending.size)
+        variants = self.variants.variant_of[
+            self.launch_options.fitting_node_types(anywhere, pending.size)
         ]
-        if not len(variants) or self._variants.free(pending.ports)[variants].any():
+        if not len(variants) or self.variants.free(pending.ports)[variants].any():
             return ()
         named = ", ".join(str(port.port) for port in pending.ports)
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)
@@ -319,13 +313,13 @@ class PlacementCauses:
 
         `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
-        node_types = self._launch_options.fitting_node_types(
+        node_types = self.launch_options.fitting_node_types(
             pending.eligibility.eligible, pending.size
         )
-        rows = np.unique(self._variants.row_of[node_types])
+        rows = np.unique(self.variants.row_of[node_types])
         reached = []
-        for index, (pool, name) in enumerate(self._headroom.names):
-            used_by_row = self._headroom.per_row[rows, index]
+        for index, (pool, name) in enumerate(self.headroom.names):
+            used_by_row = self.headroom.per_row[rows, index]
             least = used_by_row[used_by_row > 0].min(initial=np.inf)
             if np.isfinite(least) and left[index] < least:
                 reached.append(limit_reached(pool, name))

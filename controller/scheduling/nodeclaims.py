@@ -65,44 +65,37 @@ class ClaimTerms:
     fitting: dict[bytes, Indices] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True)
 class NodeClaimWriter:
-    """Builds NodeClaims for planned nodes; the common part of equal ones is computed once."""
+    """Builds NodeClaims for planned nodes; the common part of equal ones is computed once.
 
-    def __init__(
-        self,
-        *,
-        variants: Variants,
-        headroom: LimitHeadroom,
-        left: Vector,
-        devices: DeviceAllocator,
-        settings: Settings,
-        domains: Mapping[str, Sequence[str]],
-    ) -> None:
-        """Build NodeClaims for nodes of these variants.
+    `left` (limits) are the remaining amounts after all packed nodes; each built NodeClaim may lower
+    them. `devices` has the solve's allocations. `domains` are the domains over which pods were
+    spread, by label.
+    """
 
-        `left` (limits) are the remaining amounts after all packed nodes. `devices` has the solve's
-        allocations. `domains` are the domains over which pods were spread, by label.
-        """
-        self._variants, self._catalog = variants, variants.catalog
-        self._headroom = headroom
-        self._left = left.copy()
-        self._devices = devices
-        self._settings = settings
-        self._domains = domains
+    variants: Variants
+    headroom: LimitHeadroom
+    left: Vector
+    devices: DeviceAllocator
+    settings: Settings
+    domains: Mapping[str, Sequence[str]]
+
+    def __post_init__(self) -> None:
         self._needs: list[Requirements] = []
         self._numbers: dict[tuple[object, ...], int] = {}  # by needs
         self._known_numbers: dict[tuple[object, ...], int] = {}  # by what the needs follow from
         self._terms: dict[tuple[int, int, frozenset[int], bool], ClaimTerms] = {}
         self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
-        self._spot = _spot_columns(self._catalog)
-        self._greatest = headroom.per_row.max(axis=0, initial=0)
+        self._spot = _spot_columns(self.variants.catalog)
+        self._greatest = self.headroom.per_row.max(axis=0, initial=0)
 
     def write(self, planned: PlannedNode) -> NewNode | None:
         """Return the NodeClaim of a planned node.
 
         None if fewer instance types hold its pods than `minValues` asks.
         """
-        if len(self._headroom.left):
+        if len(self.headroom.left):
             return self._new_node(planned)  # Its instance types depend on the limits left.
         key = planned.node_type, *((pod_group, len(keys)) for pod_group, keys in planned.members)
         if key not in self._new_nodes:
@@ -112,7 +105,7 @@ class NodeClaimWriter:
 
     def _new_node(self, planned: PlannedNode) -> NewNode | None:
         """Return the NodeClaim of a planned node, without the cache."""
-        axis, settings = self._catalog.axis, self._settings
+        axis, settings = self.variants.catalog.axis, self.settings
         requests = resources.total(
             resources.times(pod_group.pending.pod_class.signature.requests, len(keys))
             for pod_group, keys in planned.members
@@ -123,14 +116,14 @@ class NodeClaimWriter:
         if not len(fitting):
             return None
         # The consumption of the packed node type is already subtracted from the remaining limits.
-        consumed = self._headroom.per_row[self._variants.row_of[planned.node_type]]
+        consumed = self.headroom.per_row[self.variants.row_of[planned.node_type]]
         listed, relaxed = self._listed_rows(terms, fitting, consumed)
         if not len(listed):
             return None
         if relaxed not in terms.requirements_by_relaxed:
             terms.requirements_by_relaxed[relaxed] = _requirements(terms, relaxed)
         types, daemons = self._types(terms, listed)
-        annotations = self._devices.annotations(pod_group for pod_group, _ in planned.members)
+        annotations = self.devices.annotations(pod_group for pod_group, _ in planned.members)
         if terms.pool.minimums and settings.min_values_policy == BEST_EFFORT:
             annotations[labels.MIN_VALUES_RELAXED] = str(relaxed).lower()
         return NewNode(
@@ -153,10 +146,10 @@ class NodeClaimWriter:
 
         If the cheapest offering of these types is not spot, the terms require on-demand.
         """
-        variants = self._variants
+        variants = self.variants
         variant = variants.variant_of[planned.node_type]
         ports = [port for pod_group, _ in planned.members for port in pod_group.pending.ports]
-        excluded = rows_with_used_ports(self._catalog, ports) if ports else None
+        excluded = rows_with_used_ports(self.variants.catalog, ports) if ports else None
         key = (
             int(variants.pool_of_variant[variant]),
             int(variants.reservation_of_variant[variant]),
@@ -171,7 +164,7 @@ class NodeClaimWriter:
 
     def _numbers_of(self, planned: PlannedNode) -> frozenset[int]:
         """Return the numbers of the needs of a node's pods; equal needs have equal numbers."""
-        variant = int(self._variants.variant_of[planned.node_type])
+        variant = int(self.variants.variant_of[planned.node_type])
         numbers = set()
         for pod_group, _ in planned.members:
             eligibility = pod_group.pending.eligibility
@@ -207,7 +200,7 @@ class NodeClaimWriter:
         key = pool, reservation, needs_numbers, on_demand
         cached = self._terms.get(key)
         if cached is None:
-            template = self._catalog.pools[pool]
+            template = self.variants.catalog.pools[pool]
             needs_of_pods = [self._needs[number] for number in sorted(needs_numbers)]
             needs = requirements.conjunction(template.requirements, *needs_of_pods)
             self._restrict_reservation(needs, reservation)
@@ -226,7 +219,7 @@ class NodeClaimWriter:
 
     def _restrict_reservation(self, needs: dict[str, ValueSet], reservation: int) -> None:
         """Restrict a NodeClaim to its capacity reservation; without one, exclude all of them."""
-        names = [name for name, _ in self._catalog.reservations]
+        names = [name for name, _ in self.variants.catalog.reservations]
         if reservation >= 0:
             requirements.narrow(needs, labels.CAPACITY_TYPE, one_of(labels.RESERVED))
             requirements.narrow(needs, labels.RESERVATION_ID, one_of(names[reservation]))
@@ -239,17 +232,15 @@ class NodeClaimWriter:
 
         Any other value would be a further domain.
         """
-        for key in template.requirements.keys() & self._domains.keys():
+        for key in template.requirements.keys() & self.domains.keys():
             if needs[key].complement and key not in labels.WELL_KNOWN:
-                domain = next(
-                    (value for value in self._domains[key] if needs[key].has(value)), None
-                )
+                domain = next((value for value in self.domains[key] if needs[key].has(value)), None)
                 if domain is not None:
                     needs[key] = one_of(domain)
 
     def _launchable(self, pool: int, needs: Requirements) -> LaunchableTypes:
         """Return the cheapest available offering of each type that meets these requirements."""
-        catalog = self._catalog
+        catalog = self.variants.catalog
         columns = np.flatnonzero(
             catalog.compatible_mask(needs) & catalog.available & (catalog.pool_of == pool)
         )
@@ -273,23 +264,23 @@ class NodeClaimWriter:
         key = listed.tobytes()
         cached = terms.types_by_rows.get(key)
         if cached is None:
-            overhead = self._catalog.overhead[listed].min(axis=0)
-            types = tuple(self._catalog.types[row].name for row in listed.tolist())
-            cached = terms.types_by_rows[key] = types, self._catalog.axis.amounts(overhead)
+            overhead = self.variants.catalog.overhead[listed].min(axis=0)
+            types = tuple(self.variants.catalog.types[row].name for row in listed.tolist())
+            cached = terms.types_by_rows[key] = types, self.variants.catalog.axis.amounts(overhead)
         return cached
 
     def _listed_rows(
         self, terms: ClaimTerms, fitting: Indices, consumed: Vector
     ) -> tuple[Indices, bool]:
         """Return the rows to list, and whether `minValues` was lowered."""
-        settings, launchable, minimums = self._settings, terms.launchable, terms.pool.minimums
+        settings, launchable, minimums = self.settings, terms.launchable, terms.pool.minimums
         cheapest = fitting[0]
         spot = bool(launchable.spot[cheapest])
         factor = settings.spot_price_factor if spot else settings.price_factor
         rows, prices = launchable.rows[fitting], launchable.prices[fitting]
-        limit = consumed + np.maximum(self._left, 0)
+        limit = consumed + np.maximum(self.left, 0)
         if not (self._greatest <= limit).all():
-            affordable = (self._headroom.per_row[rows] <= limit).all(axis=1)
+            affordable = (self.headroom.per_row[rows] <= limit).all(axis=1)
             rows, prices = rows[affordable], prices[affordable]
         most = launchable.prices[cheapest] * factor + ROUNDING
         within_price = int(np.searchsorted(prices, most, side="right"))
@@ -303,8 +294,8 @@ class NodeClaimWriter:
             listed = rows[: settings.max_instance_types if needed is None else max(count, needed)]
         # EC2 may launch the largest type on the list. Its consumption is reserved, so that later
         # NodeClaims cannot exceed the limits.
-        if len(listed) and len(self._left):
-            self._left = self._left - (self._headroom.per_row[listed].max(axis=0) - consumed)
+        if len(listed) and len(self.left):
+            self.left = self.left - (self.headroom.per_row[listed].max(axis=0) - consumed)
         return listed, relaxed
 
     def _flexible(self, rows: Indices, minimums: Mapping[str, int]) -> int | None:
@@ -313,7 +304,7 @@ class NodeClaimWriter:
         for key, least in minimums.items():
             seen: set[str] = set()
             for count, row in enumerate(rows.tolist(), start=1):
-                seen.update(row_values(self._catalog, row, key))
+                seen.update(row_values(self.variants.catalog, row, key))
                 if len(seen) >= least:
                     needed = max(needed, count)
                     break

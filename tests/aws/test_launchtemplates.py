@@ -162,7 +162,7 @@ async def test_a_launch_template_whose_deletion_failed_is_deleted_later(
 @pytest.fixture
 def busy(provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every call wait for EC2's rate limit for longer than a launch waits."""
-    monkeypatch.setattr(provider.templates, "_delay", lambda operation: PATIENCE + 0.1)
+    monkeypatch.setattr(provider.templates, "delay", lambda operation: PATIENCE + 0.1)
 
 
 def offered(provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
@@ -196,7 +196,7 @@ async def test_a_launch_waits_at_the_rate_limit_for_the_cheapest_offering_s_temp
     requests = offered(provider, monkeypatch)
 
     await provider.launch(make_claim(ON_DEMAND, SIZES), node_class)
-    monkeypatch.setattr(provider.templates, "_delay", lambda operation: PATIENCE)
+    monkeypatch.setattr(provider.templates, "delay", lambda operation: PATIENCE)
     await provider.launch(make_claim(ON_DEMAND, SIZES), node_class)
 
     assert requests == [{"m5.large"}, {"m5.large", "m5.xlarge", "m5.4xlarge"}]
@@ -227,7 +227,7 @@ async def test_a_repeated_call_omits_the_same_templates(
 
     with pytest.raises(CreateError):
         await provider.launch(claim, node_class)
-    monkeypatch.setattr(provider.templates, "_delay", lambda operation: 0.0)
+    monkeypatch.setattr(provider.templates, "delay", lambda operation: 0.0)
     await provider.launch(claim, node_class)
 
     assert requests == [{"m5.large"}, {"m5.large"}]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -163,8 +162,14 @@ class _Merged:
     all: tuple[InstanceType, ...]
 
 
+@dataclass(kw_only=True)
 class InstanceTypes:
-    """Returns instance types with offerings, cached until an input changes."""
+    """Returns instance types with offerings, cached until an input changes.
+
+    There are none until the instance types are described. `offers_reserved` is the feature gate
+    ReservedCapacity. While it is off, the status of an EC2NodeClass may still have the reservations
+    that were found while it was on.
+    """
 
     idle = 900.0
     """Seconds without use after which cached instance types are dropped.
@@ -172,41 +177,22 @@ class InstanceTypes:
     All that are in use are kept, because building them again blocks the event loop briefly.
     """
 
-    def __init__(
-        self,
-        region: str,
-        limits: Limits,
-        *,
-        described: DescribedTypes,
-        pricing: Pricing,
-        unavailable: Unavailable,
-        reservations: Reservations,
-        subnets: Subnets,
-        shift: ZonalShift,
-        discovered_capacity: DiscoveredCapacity,
-        groups: PlacementGroups,
-        drivers: Drivers,
-        offers_reserved: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Return nothing until the instance types are described.
+    region: str
+    limits: Limits
+    described: DescribedTypes
+    pricing: Pricing
+    unavailable: Unavailable
+    reservations: Reservations
+    subnets: Subnets
+    shift: ZonalShift
+    discovered_capacity: DiscoveredCapacity
+    groups: PlacementGroups
+    drivers: Drivers
+    offers_reserved: bool
+    clock: Callable[[], float]
 
-        `offers_reserved` is the feature gate ReservedCapacity. While it is off, the status of an
-        EC2NodeClass may still have the reservations that were found while it was on.
-        """
-        self._region = region
-        self._offers_reserved = offers_reserved
-        self._drivers = drivers
-        self._discovered_capacity = discovered_capacity
-        self._groups = groups
-        self._limits = limits
-        self._described = described
-        self._pricing = pricing
-        self._unavailable = unavailable
-        self._reservations = reservations
-        self._subnets = subnets
-        self._shift = shift
-        self._built: TTLCache[bytes, _Built] = TTLCache(math.inf, self.idle, clock)
+    def __post_init__(self) -> None:
+        self._built: TTLCache[bytes, _Built] = TTLCache(math.inf, self.idle, self.clock)
 
     def of(
         self, node_class: EC2NodeClass, required: Sequence[Requirement] = ()
@@ -238,19 +224,19 @@ class InstanceTypes:
 
         CEL expressions in it, such as one for `maxPods`, are replaced by their values.
         """
-        info = self._described.by_name[instance_type]
-        return with_resolved_kubelet(node_class, info, self._limits).spec.kubelet
+        info = self.described.by_name[instance_type]
+        return with_resolved_kubelet(node_class, info, self.limits).spec.kubelet
 
     def invalid_expression(self, node_class: EC2NodeClass) -> str:
         """Return the error of the first expression without a valid value; empty if all are valid.
 
         Cost: evaluates the expressions for every suitable instance type until one fails.
         """
-        for name in sorted(self._described.by_name):
-            info = self._described.by_name[name]
+        for name in sorted(self.described.by_name):
+            info = self.described.by_name[name]
             try:
                 if supports(info, node_class):
-                    with_resolved_kubelet(node_class, info, self._limits)
+                    with_resolved_kubelet(node_class, info, self.limits)
             except CelError as exc:
                 return str(exc)
         return ""
@@ -261,23 +247,23 @@ class InstanceTypes:
         closed = frozenset(
             s.id
             for s in node_class.status.subnets
-            if self._subnets.is_full(s.id) or s.zone_id in self._shift.away
+            if self.subnets.is_full(s.id) or s.zone_id in self.shift.away
         )
         public = frozenset(
-            s.zone for s in node_class.status.subnets if self._subnets.is_public(s.id)
+            s.zone for s in node_class.status.subnets if self.subnets.is_public(s.id)
         )
         # Expired marks are removed first, because this changes offerings, too.
         stamp = (
-            self._unavailable.sweep(),
-            self._pricing.revision,
-            self._reservations.revision,
+            self.unavailable.sweep(),
+            self.pricing.revision,
+            self.reservations.revision,
             # Memory is discovered per AMI, but EC2NodeClasses with other AMIs share instance types.
-            (self._discovered_capacity.revision, [a.id for a in node_class.status.amis])
-            if self._discovered_capacity.revision
+            (self.discovered_capacity.revision, [a.id for a in node_class.status.amis])
+            if self.discovered_capacity.revision
             else None,
             closed,
             public,
-            group := self._groups.last_result(node_class.spec.placement_group_selector),
+            group := self.groups.last_result(node_class.spec.placement_group_selector),
         )
         if stamp != built.stamp:
             self._refresh(built, node_class, closed, public, group)
@@ -299,17 +285,17 @@ class InstanceTypes:
             node_class,
             zones=every_zone,
             public_zones=public,
-            prices=self._pricing.volumes,
-            region=self._region,
+            prices=self.pricing.volumes,
+            region=self.region,
         )
-        shared = (self._pricing.revision, closed, public, group)
+        shared = (self.pricing.revision, closed, public, group)
         images = node_class.status.amis
         for name, estimated in built.estimated.items():
-            left = tuple(self._reservations.available_count(r.id) for r in reserved.get(name, ()))
-            memory = self._discovered_capacity.of(name, images[built.images[name]].id)
-            stamp = (self._unavailable.sequence(name), shared, left, memory)
+            left = tuple(self.reservations.available_count(r.id) for r in reserved.get(name, ()))
+            memory = self.discovered_capacity.of(name, images[built.images[name]].id)
+            stamp = (self.unavailable.sequence(name), shared, left, memory)
             if built.stamps.get(name) != stamp:
-                info = self._described.by_name[name]
+                info = self.described.by_name[name]
                 offerings = self._offerings(
                     info, every_zone, zone_ids, reserved.get(name, ()), group, charged
                 )
@@ -320,8 +306,8 @@ class InstanceTypes:
                 )
                 if memory is not None:
                     whole = {**known.capacity, MEMORY: memory}
-                    own = with_resolved_kubelet(node_class, info, self._limits)
-                    kept = overhead(info, own, self._limits, whole)
+                    own = with_resolved_kubelet(node_class, info, self.limits)
+                    kept = overhead(info, own, self.limits, whole)
                     known = replace(known, capacity=whole, overhead=kept)
                 built.types[name] = known
                 built.stamps[name] = stamp
@@ -337,13 +323,13 @@ class InstanceTypes:
         }
         return frozenset(
             name
-            for name in self._described.with_shares
+            for name in self.described.with_shares
             if name in named or name.partition(".")[0] in named
         )
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
-        sharing = self._drivers.sharing_of(node_class)
-        key = _content(node_class, self._described.revision, shared, sharing)
+        sharing = self.drivers.sharing_of(node_class)
+        key = _content(node_class, self.described.revision, shared, sharing)
         built = self._built.get(key)
         if built is None:
             made = list(self._make(node_class, shared))
@@ -362,7 +348,7 @@ class InstanceTypes:
         With `shared`, only these instance types are built, with each share of a GPU counted as one.
         """
         for instance_type in self._suitable_types(
-            node_class, shared or self._described.by_name, counts_shares=bool(shared)
+            node_class, shared or self.described.by_name, counts_shares=bool(shared)
         ):
             # An instance type on which no AMI of the EC2NodeClass runs can never be launched.
             image = image_for(instance_type, node_class.status.amis)
@@ -374,7 +360,7 @@ class InstanceTypes:
     ) -> dict[str, tuple[CapacityReservationStatus, ...]]:
         """Return the offered capacity reservations of an EC2NodeClass, by instance type."""
         by_type: dict[str, tuple[CapacityReservationStatus, ...]] = {}
-        for reservation in node_class.status.capacity_reservations if self._offers_reserved else ():
+        for reservation in node_class.status.capacity_reservations if self.offers_reserved else ():
             name = reservation.instance_type
             by_type[name] = (*by_type.get(name, ()), reservation)
         return by_type
@@ -384,34 +370,34 @@ class InstanceTypes:
     ) -> Iterator[InstanceType]:
         """Yield the instance types among `names` that fit the EC2NodeClass, whatever its AMIs."""
         family = family_of(node_class)
-        sharing = self._drivers.sharing_of(node_class)
+        sharing = self.drivers.sharing_of(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
         reserved = self._reserved_by_type(node_class)
-        for name in sorted(self._described.by_name.keys() & names):
-            info = self._described.by_name[name]
+        for name in sorted(self.described.by_name.keys() & names):
+            info = self.described.by_name[name]
             if counts_shares:
                 info = info.counting_shares
-            zones = tuple(sorted(wanted & self._described.zones.get(name, frozenset())))
+            zones = tuple(sorted(wanted & self.described.zones.get(name, frozenset())))
             if not zones or not info.architectures or not supports(info, node_class):
                 continue
             try:
-                own = with_resolved_kubelet(node_class, info, self._limits)
+                own = with_resolved_kubelet(node_class, info, self.limits)
             except CelError:
                 continue  # the condition of the EC2NodeClass reports the error
-            whole = capacity(info, own, self._limits)
+            whole = capacity(info, own, self.limits)
             yield InstanceType(
                 name=name,
                 requirements=requirements(
                     info,
                     family,
-                    region=self._region,
+                    region=self.region,
                     zones=zones,
                     reserved=tuple(r.id for r in reserved.get(name, ())),
                 ),
                 offerings=(),
                 capacity=whole,
-                overhead=overhead(info, own, self._limits, whole),
-                dynamic_resources=self._drivers.devices(name, sharing),
+                overhead=overhead(info, own, self.limits, whole),
+                dynamic_resources=self.drivers.devices(name, sharing),
             )
 
     def _offerings(
@@ -423,7 +409,7 @@ class InstanceTypes:
         group: PlacementGroup | None,
         charged: Mapping[str, Surcharges],
     ) -> Iterator[Offering]:
-        zones = sorted(set(every_zone) & self._described.zones.get(info.name, frozenset()))
+        zones = sorted(set(every_zone) & self.described.zones.get(info.name, frozenset()))
         for capacity_type in sorted(info.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
             for zone in zones:
                 price = self._price(info.name, zone, capacity_type)
@@ -444,12 +430,12 @@ class InstanceTypes:
                         RESERVATION_TYPE: reservation.reservation_type,
                         RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
                     },
-                    instance_price=(self._pricing.on_demand(info.name) or 0.0) / RESERVED_DISCOUNT,
+                    instance_price=(self.pricing.on_demand(info.name) or 0.0) / RESERVED_DISCOUNT,
                     available=zone in open_zones
                     and reservation.state == "active"
                     and not self._is_avoided(info, zone, labels.RESERVED, group),
                     surcharges=charged[zone],
-                ).with_reservation_capacity(self._reservations.available_count(reservation.id))
+                ).with_reservation_capacity(self.reservations.available_count(reservation.id))
 
     def _in_partitions(
         self, offerings: Iterator[Offering], instance_type: str, group: PlacementGroup | None
@@ -460,7 +446,7 @@ class InstanceTypes:
             return
         for offering in offerings:
             for partition in group.partition_names:
-                marked = self._unavailable.is_marked(
+                marked = self.unavailable.is_marked(
                     instance_type,
                     offering.zone,
                     offering.capacity_type,
@@ -479,14 +465,14 @@ class InstanceTypes:
         if group is not None and group.strategy not in info.placement_strategies:
             return True
         name = group.id if group is not None else ""
-        return self._unavailable.is_marked(
+        return self.unavailable.is_marked(
             info.name, zone, capacity_type, group=name
-        ) or self._unavailable.exceeds_quota(info.name, info.cpus, capacity_type)
+        ) or self.unavailable.exceeds_quota(info.name, info.cpus, capacity_type)
 
     def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
         if capacity_type == labels.SPOT:
-            return self._pricing.spot(instance_type, zone)
-        return self._pricing.on_demand(instance_type)
+            return self.pricing.spot(instance_type, zone)
+        return self.pricing.on_demand(instance_type)
 
 
 def image_for(instance_type: InstanceType, amis: list[AMIStatus]) -> AMIStatus | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -202,39 +201,26 @@ class _OfferingsOmittedError(InsufficientCapacityError):
     """EC2 has no capacity for the request, which omitted offerings because of the rate limit."""
 
 
+@dataclass(kw_only=True)
 class Launcher:
     """Launches one EC2 instance per NodeClaim."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        *,
-        cluster: ClusterFacts,
-        types: InstanceTypes,
-        subnets: Subnets,
-        templates: LaunchTemplates,
-        instances: Instances,
-        unavailable: Unavailable,
-        reservations: Reservations,
-        groups: PlacementGroups,
-        installation: str,
-        reserved_capacity: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._aws = aws
-        self._cluster = cluster
-        self._types = types
-        self._subnets = subnets
-        self._templates = templates
-        self._instances = instances
-        self._unavailable = unavailable
-        self._reservations = reservations
-        self._groups = groups
-        self._installation = installation
-        self._reserved_capacity = reserved_capacity
-        self._clock = clock
-        self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED_SECONDS, clock)
-        self._calls: TTLCache[str, SharedCall] = TTLCache(math.inf, REMEMBERED_SECONDS, clock)
+    aws: Aws
+    cluster: ClusterFacts
+    types: InstanceTypes
+    subnets: Subnets
+    templates: LaunchTemplates
+    instances: Instances
+    unavailable: Unavailable
+    reservations: Reservations
+    groups: PlacementGroups
+    installation: str
+    reserved_capacity: bool
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED_SECONDS, self.clock)
+        self._calls: TTLCache[str, SharedCall] = TTLCache(math.inf, REMEMBERED_SECONDS, self.clock)
         self._written: LRUCache[bytes, LaunchTemplate] = LRUCache(WRITTEN_TEMPLATES)
 
     async def launch(
@@ -270,7 +256,7 @@ class Launcher:
                 await self._launch_once(claim, node_class, attempts, types)
             ).instances
         assert attempts.instance is not None
-        self._instances.record_launch(attempts.instance)
+        self.instances.record_launch(attempts.instance)
         return attempts.instance
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
@@ -278,7 +264,7 @@ class Launcher:
 
         It is for NodeClaims whose status does not name their instance yet.
         """
-        known = self._of(claim).instance or await self._instances.launched_for(claim.metadata.name)
+        known = self._of(claim).instance or await self.instances.launched_for(claim.metadata.name)
         shared = shared_launch(claim)
         if known is not None or shared is None:
             return known
@@ -324,7 +310,7 @@ class Launcher:
 
     def held(self, plan: LaunchPlan) -> AbstractContextManager[None]:
         """Keep the launch templates of a plan from being deleted while the launch uses them."""
-        return self._templates.held(candidate.template for candidate in plan.candidates)
+        return self.templates.held(candidate.template for candidate in plan.candidates)
 
     def _of(self, claim: NodeClaim) -> Attempts:
         return self._attempts.setdefault(claim.metadata.uid, Attempts())
@@ -347,7 +333,7 @@ class Launcher:
         attempts.omitted = plan.omitted
         launch = shared.token if shared else claim.metadata.uid
         token = fleet.client_token(launch, attempts.number)
-        self._subnets.reserve_addresses(plan.reserved_addresses({}))
+        self.subnets.reserve_addresses(plan.reserved_addresses({}))
         used: Counter[str] = Counter()
         try:
             with self.held(plan):
@@ -357,15 +343,15 @@ class Launcher:
             if exc.code == TOKEN_REUSED:
                 return await self._recover_launch(plan, attempts)
             if exc.code in LAUNCH_TEMPLATE_NOT_FOUND:
-                self._templates.forget(c.template.name for c in plan.candidates)
+                self.templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError(str(exc), reason=exc.reason) from exc
             refused = FleetError(exc.code, str(exc))
             self._mark_refused([refused], plan)
             raise launch_failure([refused]) from exc
         finally:
-            self._subnets.release_addresses(plan.reserved_addresses(used))
+            self.subnets.release_addresses(plan.reserved_addresses(used))
         for subnet_id in used.elements():
-            self._subnets.use_address(subnet_id)
+            self.subnets.use_address(subnet_id)
         order = cheapest_first(claim)
         launched = (
             self._instance(plan, each)
@@ -380,7 +366,7 @@ class Launcher:
         context = plan.node_class.spec.context
         if plan.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true":
             context = None
-        response = await self._aws.call(
+        response = await self.aws.call(
             "ec2",
             "create_fleet",
             **fleet.request(
@@ -400,7 +386,7 @@ class Launcher:
             # EC2 repeats the result for the same client token, so the next attempt needs another.
             attempts.start_next()
             if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in result.errors):
-                self._templates.forget(c.template.name for c in plan.candidates)
+                self.templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError("the launch template is gone")
             failure = launch_failure(result.errors)
             if plan.omitted and failure.reason == InsufficientCapacityError.reason:
@@ -409,10 +395,10 @@ class Launcher:
         for each in result.launched:
             if plan.capacity_type == labels.RESERVED:
                 offered = each.candidate.offering.requirements
-                self._reservations.mark_launched(offered[RESERVATION_ID])
+                self.reservations.mark_launched(offered[RESERVATION_ID])
             instance_type = each.candidate.instance_type
             cpus = instance_type.capacity[CPU] // MILLI
-            self._unavailable.record_launch(instance_type.name, cpus, plan.capacity_type)
+            self.unavailable.record_launch(instance_type.name, cpus, plan.capacity_type)
         return result
 
     def _mark_refused(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
@@ -422,18 +408,18 @@ class Launcher:
 
     def _avoid(self, error: FleetError, plan: LaunchPlan) -> None:
         if error.code == SPOT_ROLE_MISSING:
-            self._unavailable.mark_capacity_type(labels.SPOT)
+            self.unavailable.mark_capacity_type(labels.SPOT)
         elif error.code == FLEET_QUOTA:
             for capacity_type in (labels.ON_DEMAND, labels.SPOT, labels.RESERVED):
-                self._unavailable.mark_capacity_type(capacity_type)
+                self.unavailable.mark_capacity_type(capacity_type)
         elif error.code in VCPU_QUOTA:
             self._mark_quotas(error, plan)
         elif error.code == NO_ADDRESSES:
             for candidate in _refused_candidates(error, plan):
-                self._subnets.mark_full(candidate.subnet_id)
+                self.subnets.mark_full(candidate.subnet_id)
         elif error.is_full_group and plan.group is not None:
             for candidate in _refused_candidates(error, plan):
-                self._unavailable.mark_group(plan.group.id, candidate.offering.zone)
+                self.unavailable.mark_group(plan.group.id, candidate.offering.zone)
         elif error.is_insufficient_capacity:
             self._mark_pools(error, plan)
 
@@ -443,12 +429,12 @@ class Launcher:
         pools = {(c.instance_type.name, c.offering.zone) for c in _refused_candidates(error, plan)}
         if plan.capacity_type != labels.RESERVED:
             for instance_type, zone in pools:
-                self._unavailable.mark(instance_type, zone, plan.capacity_type, group=group)
+                self.unavailable.mark(instance_type, zone, plan.capacity_type, group=group)
             return
         for candidate in plan.candidates:
             if candidate.instance_type.name in {name for name, _ in pools}:
                 offered = candidate.offering.requirements
-                self._reservations.mark_unavailable(offered[RESERVATION_ID])
+                self.reservations.mark_unavailable(offered[RESERVATION_ID])
 
     def _mark_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
         """Mark the quotas as exhausted for the smallest refused number of vCPUs and above."""
@@ -458,7 +444,7 @@ class Launcher:
             quota, cpus = quota_of(refused.name), refused.capacity[CPU] // MILLI
             least[quota] = min(cpus, least.get(quota, cpus))
         for quota, cpus in least.items():
-            self._unavailable.mark_quota(plan.capacity_type, quota, cpus)
+            self.unavailable.mark_quota(plan.capacity_type, quota, cpus)
 
     async def _recover_launch(self, plan: LaunchPlan, attempts: Attempts) -> Fulfilled:
         """Return the instances that an earlier process launched by the same call.
@@ -472,7 +458,7 @@ class Launcher:
         launched = await self._earlier_instances(plan)
         if len(launched) == plan.count:
             return self._restore(plan, launched)
-        now = self._clock()
+        now = self.clock()
         if attempts.doubted_since is None:
             attempts.doubted_since = now
         if now - attempts.doubted_since > LISTED_AFTER:
@@ -497,14 +483,14 @@ class Launcher:
         if plan.shared is not None:
             return await self._of_launch(plan.shared.token, plan.claim)
         meta = plan.claim.metadata
-        launched = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
+        launched = await self.instances.of_claim(meta.name, since=meta.creation_timestamp)
         return [] if launched is None else [launched]
 
     async def _of_launch(self, token: str, claim: NodeClaim) -> Sequence[Described]:
         """Return the instances of a shared launch by position; `claim` is one of its NodeClaims."""
         order = cheapest_first(claim)
         return sorted(
-            await self._instances.of_launch(token),
+            await self.instances.of_launch(token),
             key=lambda each: order(
                 each.instance.instance_type, instance_id(each.instance.provider_id)
             ),
@@ -512,7 +498,7 @@ class Launcher:
 
     def _found(self, plan: LaunchPlan, launched: Described) -> Instance:
         seen = launched.instance
-        for instance_type in self._types.of(plan.node_class, plan.claim.spec.requirements):
+        for instance_type in self.types.of(plan.node_class, plan.claim.spec.requirements):
             if instance_type.name == seen.instance_type:
                 for offering in instance_type.offerings:
                     if (offering.zone, offering.capacity_type) == (seen.zone, seen.capacity_type):
@@ -547,13 +533,13 @@ class Launcher:
         node_class = images.node_class
         required = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
         relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
-        known = self._types.of(node_class, required) if types is None else types
+        known = self.types.of(node_class, required) if types is None else types
         chosen = filter_choices(
             choices(known, required, _requests(claim)),
             required,
             relaxed=relaxed,
         )
-        zones = await self._subnets.for_launch(s.id for s in node_class.status.subnets)
+        zones = await self.subnets.for_launch(s.id for s in node_class.status.subnets)
         offered: Sequence[Offered] = [
             (c.instance_type, o, zones[o.zone])
             for c in chosen
@@ -563,8 +549,8 @@ class Launcher:
         if not offered:
             raise InsufficientCapacityError(UNAVAILABLE)
         offered, partition = _in_one_partition(offered, required)
-        cluster = await self._cluster.get()
-        group = await self._groups.find(node_class.spec.placement_group_selector)
+        cluster = await self.cluster.get()
+        group = await self.groups.find(node_class.spec.placement_group_selector)
         tenancy = _tenancy(claim)
         tags = self._tags(claim, node_class, cluster.name)
         write = Writer(
@@ -576,16 +562,16 @@ class Launcher:
             group=group,
             partition=partition,
             tenancy=tenancy,
-            names_reservations=self._reserved_capacity,
-            in_isolated_partition=self._aws.region.startswith(("us-iso", "eu-iso")),
-            kubelet=lambda name: self._types.kubelet(node_class, name),
+            names_reservations=self.reserved_capacity,
+            in_isolated_partition=self.aws.region.startswith(("us-iso", "eu-iso")),
+            kubelet=lambda name: self.types.kubelet(node_class, name),
             written=self._written,
         )
         candidates = [write.candidate(*each) for each in offered]
         kept = [c for c in candidates if c.template.name not in omitted] or candidates
         wanted = _most_useful_first(kept)
         is_flexible = not relaxed and any(r.min_values is not None for r in required)
-        exist = await self._templates.ensure(wanted, required=len(wanted) if is_flexible else 1)
+        exist = await self.templates.ensure(wanted, required=len(wanted) if is_flexible else 1)
         kept = [c for c in kept if c.template.name in exist]
         pairs = zip(offered, candidates, strict=True)
         offered = [each for each, c in pairs if c.template.name in exist]
@@ -621,7 +607,7 @@ class Launcher:
                 f"which only the controller sets: {', '.join(refused)}; remove them"
             )
         pool = claim.metadata.labels.get(labels.NODEPOOL, "")
-        return nodeclasstags.launch_tags(node_class, cluster, pool, self._installation)
+        return nodeclasstags.launch_tags(node_class, cluster, pool, self.installation)
 
     # The result of a launch.
 

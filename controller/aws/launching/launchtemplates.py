@@ -223,30 +223,26 @@ def _reservation(reservation: Reservation | None) -> dict[str, Any]:
     return specification
 
 
+@dataclass
 class LaunchTemplates:
-    """Creates launch templates on first use and deletes those idle for `IDLE` seconds."""
+    """Creates launch templates on first use and deletes those idle for `IDLE` seconds.
 
-    def __init__(
-        self,
-        aws: Aws,
-        cluster_name: str,
-        *,
-        installation: str,
-        delay: Callable[[str], float] = lambda operation: 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Manage the launch templates of an installation in the cluster `cluster_name`.
+    It manages the launch templates of an installation in the cluster `cluster_name`. `delay`
+    returns the seconds for which a call to an operation of EC2 would wait for its rate limit if it
+    were made now.
+    """
 
-        `delay` returns the seconds for which a call to an operation of EC2 would wait for its rate
-        limit if it were made now.
-        """
-        self._aws = aws
-        self._delay = delay
+    aws: Aws
+    cluster_name: str
+    installation: str
+    delay: Callable[[str], float] = lambda operation: 0.0
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._ours = {
-            f"tag:{labels.TAG_CLUSTER_NAME}": cluster_name,
-            f"tag:{labels.TAG_INSTALLATION}": installation,
+            f"tag:{labels.TAG_CLUSTER_NAME}": self.cluster_name,
+            f"tag:{labels.TAG_INSTALLATION}": self.installation,
         }
-        self._clock = clock
         self._used_at: dict[str, float] = {}
         self._making: dict[str, asyncio.Task[bool]] = {}
         self._in_doubt: dict[str, float] = {}
@@ -282,7 +278,7 @@ class LaunchTemplates:
         finally:
             self._held.subtract(names)
             self._held = +self._held
-            self._used_at |= dict.fromkeys(names & self._used_at.keys(), self._clock())
+            self._used_at |= dict.fromkeys(names & self._used_at.keys(), self.clock())
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget templates that EC2 reports as missing, so that the next launch creates them."""
@@ -295,7 +291,7 @@ class LaunchTemplates:
         for template in templates:
             name = template["LaunchTemplateName"]
             if name.startswith(PREFIX):
-                self._used_at.setdefault(name, self._clock())
+                self._used_at.setdefault(name, self.clock())
         self._is_hydrated = True
         log.info(
             "reusing the EC2 launch templates of earlier processes", extra={"count": len(templates)}
@@ -306,7 +302,7 @@ class LaunchTemplates:
         """Delete the launch templates idle for `IDLE` seconds; return their number."""
         if not self._is_hydrated:
             await self.hydrate()
-        now = self._clock()
+        now = self.clock()
         known = self._in_doubt | self._used_at
         idle = [
             name for name, used in known.items() if now - used > IDLE and name not in self._held
@@ -332,7 +328,7 @@ class LaunchTemplates:
             if not is_required:
                 return False
             # Another launch omitted the template.
-        self._used_at[template.name] = self._clock()
+        self._used_at[template.name] = self.clock()
         return True
 
     async def _make(self, template: LaunchTemplate, *, is_required: bool) -> bool:
@@ -342,7 +338,7 @@ class LaunchTemplates:
         the rate limit.
         """
         try:
-            if not is_required and self._delay("create_launch_template") > PATIENCE:
+            if not is_required and self.delay("create_launch_template") > PATIENCE:
                 return False
             await self._create(template)
         finally:
@@ -352,9 +348,9 @@ class LaunchTemplates:
     async def _create(self, template: LaunchTemplate) -> None:
         # If the response is lost, the template may exist, and is deleted with the idle templates
         # unless a launch needs it.
-        self._in_doubt[template.name] = self._clock()
+        self._in_doubt[template.name] = self.clock()
         try:
-            await self._aws.call(
+            await self.aws.call(
                 "ec2",
                 "create_launch_template",
                 LaunchTemplateName=template.name,
@@ -362,7 +358,7 @@ class LaunchTemplates:
                 TagSpecifications=[
                     {"ResourceType": "launch-template", "Tags": tag_list(template.tags)}
                 ],
-                ClientToken=hashlib.sha256(f"{template.name}/{self._clock()}".encode()).hexdigest()[
+                ClientToken=hashlib.sha256(f"{template.name}/{self.clock()}".encode()).hexdigest()[
                     :32
                 ],
             )
@@ -373,7 +369,7 @@ class LaunchTemplates:
                     self._in_doubt.pop(template.name, None)
                 raise
         self._in_doubt.pop(template.name, None)
-        self._used_at[template.name] = self._clock()
+        self._used_at[template.name] = self.clock()
 
     async def _delete_all(self, names: Sequence[str]) -> None:
         """Delete each template, even if other deletions fail; raise the first error."""
@@ -388,16 +384,16 @@ class LaunchTemplates:
         self._used_at.pop(name, None)
         self._in_doubt.pop(name, None)
         try:
-            await self._aws.call("ec2", "delete_launch_template", LaunchTemplateName=name)
+            await self.aws.call("ec2", "delete_launch_template", LaunchTemplateName=name)
         except CloudProviderError as exc:
             if isinstance(exc, AwsError) and exc.is_not_found:
                 return
             # The template still exists: the next sweep tries again.
-            self._used_at.setdefault(name, self._clock() - IDLE - 1)
+            self._used_at.setdefault(name, self.clock() - IDLE - 1)
             raise
 
     async def _describe(self, filters: Mapping[str, str]) -> Sequence[dict[str, Any]]:
-        return await self._aws.pages(
+        return await self.aws.pages(
             "ec2",
             "describe_launch_templates",
             "LaunchTemplates",

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from cachetools import TTLCache
 
@@ -14,19 +15,17 @@ from controller.aws.selectors import queries
 from controller.aws.session import Aws
 
 
+@dataclass
 class SecurityGroups:
     """Finds security groups; EC2NodeClasses with the same terms share one cached response."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        *,
-        period: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._aws = aws
+    aws: Aws
+    period: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._selected: TTLCache[object, tuple[SecurityGroupStatus, ...]] = TTLCache(
-            math.inf, period, clock
+            math.inf, self.period, self.clock
         )
         self._lock = asyncio.Lock()
 
@@ -38,7 +37,7 @@ class SecurityGroups:
                 return groups
             names: dict[str, str] = {}
             for filters in queries(terms, id_filter="group-id", name_filter="group-name"):
-                described = await self._aws.pages(
+                described = await self.aws.pages(
                     "ec2", "describe_security_groups", "SecurityGroups", Filters=filters
                 )
                 names.update({g["GroupId"]: g.get("GroupName", "") for g in described})

@@ -45,24 +45,23 @@ class Subnet:
     is_public: bool = False
 
 
+@dataclass
 class Subnets:
     """Finds subnets and counts their free addresses."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        *,
-        period: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._aws = aws
-        self._clock = clock
-        self._selected: TTLCache[object, tuple[Subnet, ...]] = TTLCache(math.inf, period, clock)
+    aws: Aws
+    period: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._selected: TTLCache[object, tuple[Subnet, ...]] = TTLCache(
+            math.inf, self.period, self.clock
+        )
         # Not in a cache with expiry, because they remain in use while EC2 does not respond.
         self._known: dict[str, tuple[float, Subnet]] = {}
         self._in_flight: Counter[str] = Counter()
         self._landed: Counter[str] = Counter()
-        self._full: TTLCache[str, None] = TTLCache(math.inf, TTL, clock)
+        self._full: TTLCache[str, None] = TTLCache(math.inf, TTL, self.clock)
         self._lock = asyncio.Lock()
         self._counting = asyncio.Lock()
 
@@ -163,14 +162,14 @@ class Subnets:
                     extra={"subnets": known, "error": str(exc)},
                 )
                 for subnet_id in known:
-                    self._known[subnet_id] = (self._clock(), self._known[subnet_id][1])
+                    self._known[subnet_id] = (self.clock(), self._known[subnet_id][1])
 
     def _stale_ids(self, ids: Iterable[str]) -> list[str]:
-        now = self._clock()
+        now = self.clock()
         return [i for i in ids if i not in self._known or now - self._known[i][0] > ADDRESS_PERIOD]
 
     async def _describe(self, filters: list[dict[str, Any]]) -> list[Subnet]:
-        described = await self._aws.pages("ec2", "describe_subnets", "Subnets", Filters=filters)
+        described = await self.aws.pages("ec2", "describe_subnets", "Subnets", Filters=filters)
         subnets = [
             Subnet(
                 id=s["SubnetId"],
@@ -182,7 +181,7 @@ class Subnets:
             for s in described
         ]
         for subnet in subnets:
-            self._known[subnet.id] = (self._clock(), subnet)
+            self._known[subnet.id] = (self.clock(), subnet)
             self._in_flight.pop(subnet.id, None)
             self._landed.pop(subnet.id, None)
         return subnets

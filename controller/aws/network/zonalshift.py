@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from controller.aws.cluster import ClusterFacts
@@ -21,28 +22,21 @@ PERIOD = 30.0
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class ZonalShift:
     """Queries ARC for zonal shifts and EC2 for zone names (ARC uses IDs such as `usw2-az1`)."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        cluster: ClusterFacts,
-        subnets: Subnets,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._aws = aws
-        self._cluster = cluster
-        self._subnets = subnets
-        self._now = now
-        self._until: Mapping[str, datetime | None] = {}
-        self._names: dict[str, str] = {}
+    aws: Aws
+    cluster: ClusterFacts
+    subnets: Subnets
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _until: Mapping[str, datetime | None] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
 
     @property
     def away(self) -> frozenset[str]:
         """The IDs of the shifted zones; a shift ends at its expiry even if ARC does not respond."""
-        return frozenset(z for z, end in self._until.items() if end is None or end > self._now())
+        return frozenset(z for z, end in self._until.items() if end is None or end > self.now())
 
     def covers(self, zone: str) -> bool:
         """Whether traffic is shifted away from a zone, such as `us-west-2a`."""
@@ -64,12 +58,12 @@ class ZonalShift:
             )
         unnamed = self.away - self._names.keys()
         if unnamed:
-            self._names |= await self._subnets.zone_names(unnamed)
+            self._names |= await self.subnets.zone_names(unnamed)
 
     async def _applied_shifts(self) -> Mapping[str, datetime | None]:
-        arn = (await self._cluster.get()).arn
+        arn = (await self.cluster.get()).arn
         try:
-            response = await self._aws.call(
+            response = await self.aws.call(
                 "arc-zonal-shift", "get_managed_resource", resourceIdentifier=arn
             )
         except AwsError as exc:

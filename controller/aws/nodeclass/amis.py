@@ -165,25 +165,23 @@ def _windows(family: Family, kubernetes: str) -> Paths:
     yield f"/aws/service/ami-windows-latest/{name}/image_id", (served,)
 
 
+@dataclass
 class AMIs:
     """Finds AMIs; EC2NodeClasses with the same terms share one cached response."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        *,
-        period: float = 60.0,
-        alias_period: float = ALIAS_PERIOD,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._aws = aws
-        self._clock = clock
-        self._alias_period = alias_period
+    aws: Aws
+    period: float = 60.0
+    alias_period: float = ALIAS_PERIOD
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         # Keys are the path and the seconds for which the value is cached.
         self._values: TLRUCache[tuple[str, float], _Value, float] = TLRUCache(
-            math.inf, lambda key, _, now: now + key[1], clock
+            math.inf, lambda key, _, now: now + key[1], self.clock
         )
-        self._selected: TTLCache[object, tuple[AMIStatus, ...]] = TTLCache(math.inf, period, clock)
+        self._selected: TTLCache[object, tuple[AMIStatus, ...]] = TTLCache(
+            math.inf, self.period, self.clock
+        )
         self._lock = asyncio.Lock()
 
     async def find(self, node_class: EC2NodeClass, kubernetes: str) -> tuple[AMIStatus, ...]:
@@ -250,7 +248,7 @@ class AMIs:
         return await self._describe([{"Name": "image-id", "Values": ids}], [])
 
     def _period_of(self, parameter: Parameter) -> float:
-        return ALIAS_PERIOD if parameter.pinned else self._alias_period
+        return ALIAS_PERIOD if parameter.pinned else self.alias_period
 
     def _invalidate(self, parameter: Parameter, living: Mapping[str, bool]) -> None:
         """Expire a `latest` parameter whose AMI is deprecated or no longer exists.
@@ -262,7 +260,7 @@ class AMIs:
         if known is None or parameter.pinned or living.get(known.image_id):
             return
         is_gone = known.image_id not in living
-        if is_gone or self._clock() - known.at >= DEPRECATED_PERIOD:
+        if is_gone or self.clock() - known.at >= DEPRECATED_PERIOD:
             del self._values[key]
 
     async def _value(self, path: str, period: float) -> str:
@@ -270,17 +268,17 @@ class AMIs:
         if known := self._values.get((path, period)):
             return known.image_id
         try:
-            response = await self._aws.call("ssm", "get_parameter", Name=path)
+            response = await self.aws.call("ssm", "get_parameter", Name=path)
         except AwsError as exc:
             if exc.is_not_found:
                 return ""
             raise
-        value = _Value(str(response["Parameter"]["Value"]), self._clock())
+        value = _Value(str(response["Parameter"]["Value"]), self.clock())
         self._values[path, period] = value
         return value.image_id
 
     async def _describe(self, filters: list[dict[str, Any]], owners: list[str]) -> list[Image]:
-        described = await self._aws.pages(
+        described = await self.aws.pages(
             "ec2",
             "describe_images",
             "Images",

@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Set
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -60,32 +61,23 @@ class InstanceProfileError(CloudProviderError):
     reason = "InstanceProfileNotReady"
 
 
+@dataclass
 class InstanceProfiles:
     """Finds or creates the instance profiles of EC2NodeClasses."""
 
-    def __init__(
-        self,
-        aws: Aws,
-        cluster_name: str,
-        *,
-        installation: str,
-        isolated: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._aws = aws
-        self._clock = clock
-        self._cluster = cluster_name
-        self._installation = installation
-        self._isolated = isolated
-        self._checked: dict[tuple[str, str], float] = {}
-        self._current: dict[str, str] = {}
-        self._denied_until = -math.inf
-        self._denied_at = -math.inf
-        self._denials = 0
-        """Number of consecutive denials by IAM."""
-
-        self._assumed: dict[str, str] = {}
-        """The profile that was reported as assumed to be valid, by the UID of its EC2NodeClass."""
+    aws: Aws
+    cluster_name: str
+    installation: str
+    isolated: bool = False
+    clock: Callable[[], float] = time.monotonic
+    _checked: dict[tuple[str, str], float] = field(default_factory=dict)
+    _current: dict[str, str] = field(default_factory=dict)
+    _denied_until: float = -math.inf
+    _denied_at: float = -math.inf
+    _denials: int = 0
+    """Number of consecutive denials by IAM."""
+    _assumed: dict[str, str] = field(default_factory=dict)
+    """The profile that was reported as assumed to be valid, by the UID of its EC2NodeClass."""
 
     async def ensure(self, node_class: EC2NodeClass) -> str:
         """Return the name of the EC2NodeClass's instance profile.
@@ -113,7 +105,7 @@ class InstanceProfiles:
 
     @property
     def _lacks_permission(self) -> bool:
-        return self._clock() < self._denied_until
+        return self.clock() < self._denied_until
 
     async def _ensure(self, node_class: EC2NodeClass) -> str:
         spec = node_class.spec
@@ -124,7 +116,7 @@ class InstanceProfiles:
             raise InstanceProfileError(
                 "neither spec.role nor spec.instanceProfile is set; set one of them"
             )
-        if self._isolated:
+        if self.isolated:
             raise InstanceProfileError(
                 "IAM cannot be reached with ISOLATED_VPC=true: "
                 "set spec.instanceProfile instead of spec.role"
@@ -143,13 +135,13 @@ class InstanceProfiles:
             self._assume(node_class, unseen, exc)
             return unseen
         await self._make(node_class, made, role)
-        self._checked[made, role] = self._clock()
+        self._checked[made, role] = self.clock()
         return made
 
     def _assume(self, node_class: EC2NodeClass, profile: str, denial: AwsError) -> None:
         """Assume that a profile that IAM denies access to is valid; report it once per profile."""
         self._denials += 1
-        self._denied_at = self._clock()
+        self._denied_at = self.clock()
         self._denied_until = self._denied_at + DENIED_BACKOFF
         if self._assumed.get(node_class.metadata.uid) == profile:
             return
@@ -166,7 +158,7 @@ class InstanceProfiles:
 
     async def _is_usable(self, name: str, role: str) -> bool:
         since = self._checked.get((name, role))
-        if since is not None and self._clock() - since < CACHED_SECONDS:
+        if since is not None and self.clock() - since < CACHED_SECONDS:
             return True
         try:
             usable = await self._is_valid(name, role)
@@ -179,7 +171,7 @@ class InstanceProfiles:
             )
             usable = True
         if usable:
-            self._checked[name, role] = self._clock()
+            self._checked[name, role] = self.clock()
         else:
             self._checked.pop((name, role), None)
         return usable
@@ -198,15 +190,15 @@ class InstanceProfiles:
     def name(self, node_class: EC2NodeClass, role: str) -> str:
         """Return the name of the profile that Joiner creates for an EC2NodeClass and a role."""
         meta = node_class.metadata
-        text = "/".join((self._aws.region, meta.name, meta.uid, role))
+        text = "/".join((self.aws.region, meta.name, meta.uid, role))
         digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
-        return f"{self._cluster}_{digest}"[:128]
+        return f"{self.cluster_name}_{digest}"[:128]
 
     async def release(self, node_class: EC2NodeClass) -> None:
         """Delete the profiles that Joiner created for an EC2NodeClass, and no others."""
         self._current.pop(node_class.metadata.uid, None)
         self._assumed.pop(node_class.metadata.uid, None)
-        if node_class.spec.instance_profile or self._isolated:
+        if node_class.spec.instance_profile or self.isolated:
             return
         path = self._path(node_class)
         for profile in await self._profiles_under(path):
@@ -219,7 +211,7 @@ class InstanceProfiles:
         It keeps profiles of EC2NodeClasses that have not been resolved yet, those younger than
         1 hour, and those of running instances, whose names `in_use` returns.
         """
-        if self._isolated or not self._current:
+        if self.isolated or not self._current:
             return
         root = self._root
         listed = await self._profiles_under(root)
@@ -234,7 +226,7 @@ class InstanceProfiles:
     async def _profiles_under(self, path: str) -> list[dict[str, Any]]:
         """Return the profiles below a path; none if the controller isn't authorized to list."""
         try:
-            return await self._aws.pages(
+            return await self.aws.pages(
                 "iam", "list_instance_profiles", "InstanceProfiles", PathPrefix=path
             )
         except AwsError as exc:
@@ -256,7 +248,7 @@ class InstanceProfiles:
         """Whether a listed profile still exists and this installation created it."""
         try:
             # list_instance_profiles returns no tags.
-            response = await self._aws.call(
+            response = await self.aws.call(
                 "iam", "get_instance_profile", InstanceProfileName=profile["InstanceProfileName"]
             )
         except AwsError as exc:
@@ -264,11 +256,11 @@ class InstanceProfiles:
                 return False
             raise
         made_by = tags_of(response["InstanceProfile"]).get(labels.TAG_INSTALLATION)
-        return made_by == self._installation
+        return made_by == self.installation
 
     @property
     def _root(self) -> str:
-        return f"/karpenter/{self._aws.region}/{self._cluster}/"
+        return f"/karpenter/{self.aws.region}/{self.cluster_name}/"
 
     def _path(self, node_class: EC2NodeClass) -> str:
         return f"{self._root}{node_class.metadata.uid}/"
@@ -276,7 +268,7 @@ class InstanceProfiles:
     async def _is_valid(self, name: str, role: str) -> bool:
         """Whether the profile exists, is tagged for this cluster, and contains only this role."""
         try:
-            response = await self._aws.call("iam", "get_instance_profile", InstanceProfileName=name)
+            response = await self.aws.call("iam", "get_instance_profile", InstanceProfileName=name)
         except AwsError as exc:
             if exc.is_not_found:
                 self._record_permission()
@@ -286,8 +278,8 @@ class InstanceProfiles:
         profile = response["InstanceProfile"]
         tags = tags_of(profile)
         ours = (
-            tags.get(labels.tag_cluster_owned(self._cluster)) == "owned"
-            or tags.get(labels.TAG_CLUSTER_NAME) == self._cluster
+            tags.get(labels.tag_cluster_owned(self.cluster_name)) == "owned"
+            or tags.get(labels.TAG_CLUSTER_NAME) == self.cluster_name
         )
         return ours and [r["RoleName"] for r in profile.get("Roles", [])] == [role]
 
@@ -298,11 +290,11 @@ class InstanceProfiles:
 
     async def _make(self, node_class: EC2NodeClass, name: str, role: str) -> None:
         tags = {
-            **nodeclasstags.owner_tags(node_class, self._cluster, self._installation),
-            nodeclasstags.REGION: self._aws.region,
+            **nodeclasstags.owner_tags(node_class, self.cluster_name, self.installation),
+            nodeclasstags.REGION: self.aws.region,
         }
         try:
-            await self._aws.call(
+            await self.aws.call(
                 "iam",
                 "create_instance_profile",
                 InstanceProfileName=name,
@@ -313,8 +305,8 @@ class InstanceProfiles:
             if exc.is_unauthorized:
                 raise InstanceProfileError(
                     f"there is no instance profile {role} that contains the role {role} and has "
-                    f"the tag {labels.tag_cluster_owned(self._cluster)}=owned, and the controller "
-                    f"isn't authorized to create one: {HOW_TO_GRANT}: {exc}"
+                    f"the tag {labels.tag_cluster_owned(self.cluster_name)}=owned, and the "
+                    f"controller isn't authorized to create one: {HOW_TO_GRANT}: {exc}"
                 ) from exc
             if exc.code not in ALREADY_EXISTS:
                 raise
@@ -322,7 +314,7 @@ class InstanceProfiles:
 
     async def _add_role(self, name: str, role: str) -> None:
         try:
-            await self._aws.call(
+            await self.aws.call(
                 "iam", "add_role_to_instance_profile", InstanceProfileName=name, RoleName=role
             )
         except AwsError as exc:
@@ -352,7 +344,7 @@ class InstanceProfiles:
 
     async def _call_if_exists(self, operation: str, **parameters: str) -> None:
         try:
-            await self._aws.call("iam", operation, **parameters)
+            await self.aws.call("iam", operation, **parameters)
         except AwsError as exc:
             if not exc.is_not_found:
                 raise

@@ -43,7 +43,7 @@ class MeteredCloud(CloudDecorator):
     ) -> Sequence[InstanceType]:
         """Return every instance type that the EC2NodeClass could launch."""
         with self._timed("GetInstanceTypes", node_pool.metadata.name if node_pool else ""):
-            types = await super().instance_types(node_class, node_pool)
+            types = await self._cloud.instance_types(node_class, node_pool)
         if node_pool is not None:
             self._market.set_types(node_pool.metadata.name, types)
         return types
@@ -56,34 +56,34 @@ class MeteredCloud(CloudDecorator):
     ) -> Instance:
         """Launch the NodeClaim's instance."""
         with self._timed("Create", node_pool_of(claim)):
-            return await super().launch(claim, node_class, types)
+            return await self._cloud.launch(claim, node_class, types)
 
     async def terminate(self, provider_id: str) -> None:
         """Request the instance's termination."""
         with self._timed("Delete"):
-            await super().terminate(provider_id)
+            await self._cloud.terminate(provider_id)
 
     async def get(self, provider_id: str) -> Instance:
         """Return one instance."""
         with self._timed("Get"):
-            return await super().get(provider_id)
+            return await self._cloud.get(provider_id)
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return the instance of a NodeClaim whose status does not name it yet, or None."""
         with self._timed("List", node_pool_of(claim)):
-            return await super().launched_for(claim)
+            return await self._cloud.launched_for(claim)
 
     async def has_launched(self, launch: SharedLaunch) -> bool:
         """Whether the cloud lists instances of a launch that several NodeClaims share."""
         with self._timed("List"):
-            return await super().has_launched(launch)
+            return await self._cloud.has_launched(launch)
 
     async def instances(self) -> Sequence[Instance]:
         """Return all instances of this cluster's NodeClaims."""
         with self._timed("List"):
-            return await super().instances()
+            return await self._cloud.instances()
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
         """Return why the instance no longer matches its EC2NodeClass, or None."""
         with self._timed("IsDrifted", node_pool_of(claim)):
-            return await super().drift_reason(claim, node_class)
+            return await self._cloud.drift_reason(claim, node_class)

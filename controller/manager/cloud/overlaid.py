@@ -66,7 +66,7 @@ class OverlaidCloud(CloudDecorator):
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
         """Return every instance type that the EC2NodeClass could launch, at the pool's prices."""
-        types = await super().instance_types(node_class, node_pool)
+        types = await self._cloud.instance_types(node_class, node_pool)
         return types if node_pool is None else self._apply_overlays(types, node_pool)
 
     async def launch(
@@ -79,7 +79,7 @@ class OverlaidCloud(CloudDecorator):
         pool = self._cluster.get(kinds.NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         if types is None and pool is not None:
             types = await self.instance_types(node_class, pool)
-        return await super().launch(claim, node_class, types)
+        return await self._cloud.launch(claim, node_class, types)
 
     def _apply_overlays(
         self, types: Sequence[InstanceType], pool: NodePool

@@ -90,6 +90,7 @@ class FluidSolution:
     limit_value: float
 
 
+@dataclass(kw_only=True)
 class FluidProgram:
     """A program over fixed node types and classes, solved again as demand shrinks.
 
@@ -100,29 +101,22 @@ class FluidProgram:
     `penalty`: classes, the cost per pod without a node, in $/h.
     """
 
-    def __init__(
-        self,
-        *,
-        sizes: Matrix,
-        prices: Vector,
-        capacity: Matrix,
-        allowed: Mask,
-        members: Mask,
-        limits: Vector,
-        consumption: Matrix,
-        headroom: Vector,
-        penalty: Vector,
-    ) -> None:
-        """Build the rows, and add the pairs that look cheapest."""
-        self._prices, self._capacity, self._allowed = prices, capacity, allowed
-        self._members, self._limits = members, limits
-        self._consumption, self._headroom, self._penalty = consumption, headroom, penalty
-        self._node_types: int = capacity.shape[0]
-        self._resources: int = capacity.shape[1]
-        self._classes = len(allowed)
-        self._sizes = sizes
-        self._slot_rows = np.full((len(limits), self._node_types), -1, dtype=np.int64)
-        self._pairs_in = np.zeros_like(allowed)
+    sizes: Matrix
+    prices: Vector
+    capacity: Matrix
+    allowed: Mask
+    members: Mask
+    limits: Vector
+    consumption: Matrix
+    headroom: Vector
+    penalty: Vector
+
+    def __post_init__(self) -> None:
+        self._node_types: int = self.capacity.shape[0]
+        self._resources: int = self.capacity.shape[1]
+        self._classes = len(self.allowed)
+        self._slot_rows = np.full((len(self.limits), self._node_types), -1, dtype=np.int64)
+        self._pairs_in = np.zeros_like(self.allowed)
         self._model = empty_program()
         self._pass_first_model()
         self._add_pairs(self._initial_pairs())
@@ -140,15 +134,15 @@ class FluidProgram:
 
         The rows are of resources, classes and limits, the columns of node types and penalties.
         """
-        rows = self._first_limit_row + len(self._headroom)
+        rows = self._first_limit_row + len(self.headroom)
         columns = self._node_types + self._classes
         matrix = np.zeros((rows, columns))
         node_types = np.arange(self._node_types)
         for r in range(self._resources):
             # Row of a node type and a resource: what its pods request, minus what the bought nodes
             # have, is at most 0.
-            matrix[node_types * self._resources + r, node_types] = -self._capacity[:, r]
-        matrix[self._first_limit_row :, : self._node_types] = self._consumption.T
+            matrix[node_types * self._resources + r, node_types] = -self.capacity[:, r]
+        matrix[self._first_limit_row :, : self._node_types] = self.consumption.T
         # Each class has a column of pods without a node, so that the program always has a solution.
         left_out = self._node_types + np.arange(self._classes)
         matrix[self._first_class_row + np.arange(self._classes), left_out] = 1.0
@@ -156,13 +150,13 @@ class FluidProgram:
         program = highspy.HighsLp()
         program.num_col_ = columns
         program.num_row_ = rows
-        program.col_cost_ = np.concatenate([self._prices, self._penalty])
+        program.col_cost_ = np.concatenate([self.prices, self.penalty])
         program.col_lower_ = np.zeros(program.num_col_)
         program.col_upper_ = np.full(program.num_col_, highspy.kHighsInf)
         lower = np.full(rows, -highspy.kHighsInf)
         upper = np.zeros(rows)
         lower[self._first_class_row : self._first_limit_row] = 0.0
-        upper[self._first_limit_row :] = self._headroom
+        upper[self._first_limit_row :] = self.headroom
         program.row_lower_, program.row_upper_ = lower, upper
         program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         starts = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
@@ -173,16 +167,16 @@ class FluidProgram:
 
     def _initial_pairs(self) -> Mask:
         """Mark the few node types that are cheapest for each class alone; classes × node types."""
-        cost = (self._sizes[:, None, :] / np.maximum(self._capacity[None], LEAST_CAPACITY)).max(
+        cost = (self.sizes[:, None, :] / np.maximum(self.capacity[None], LEAST_CAPACITY)).max(
             axis=2
         )
-        cost = cost * self._prices[None]
-        cost[~self._allowed] = np.inf
-        chosen = np.zeros_like(self._allowed)
+        cost = cost * self.prices[None]
+        cost[~self.allowed] = np.inf
+        chosen = np.zeros_like(self.allowed)
         count_per_class = min(FEW_PAIRS, self._node_types)
         best = np.argpartition(cost, count_per_class - 1, axis=1)[:, :count_per_class]
         chosen[np.arange(len(best))[:, None], best] = True
-        return chosen & self._allowed
+        return chosen & self.allowed
 
     def _add_pairs(self, chosen: Mask) -> None:
         """Add the chosen pairs to the program: one column per pair, in class order."""
@@ -193,18 +187,18 @@ class FluidProgram:
         count, width = len(classes), self._resources
         rows = node_types[:, None] * width + np.arange(width)[None]
         self._add_slots(classes, node_types)
-        member = self._members[:, classes].T  # pairs × groups
+        member = self.members[:, classes].T  # pairs × groups
         slot_rows = np.where(member, self._slot_rows[:, node_types].T, 0)
         class_rows = (self._first_class_row + classes)[:, None]
         indices = np.concatenate([rows, slot_rows, class_rows], axis=1)
-        amounts = np.concatenate([self._sizes[classes], member, np.ones((count, 1))], axis=1)
+        amounts = np.concatenate([self.sizes[classes], member, np.ones((count, 1))], axis=1)
         add_columns(self._model, indices, amounts)
 
     def _add_slots(self, classes: Indices, node_types: Indices) -> None:
         """Add the rows of groups on node types that get their first pair of a member."""
-        if not len(self._limits):
+        if not len(self.limits):
             return
-        pairs, groups = np.nonzero(self._members[:, classes].T)
+        pairs, groups = np.nonzero(self.members[:, classes].T)
         new = np.zeros_like(self._slot_rows, dtype=np.bool_)
         new[groups, node_types[pairs]] = True
         groups, used = np.nonzero(new & (self._slot_rows < 0))
@@ -217,7 +211,7 @@ class FluidProgram:
             count,
             np.arange(count, dtype=np.int32),
             used.astype(np.int32),
-            -self._limits[groups],
+            -self.limits[groups],
         )
 
     def solve(self, demand: Vector) -> FluidSolution:
@@ -256,13 +250,13 @@ class FluidProgram:
 
         The gain is the class's value less the cost of a pod on the node type.
         """
-        cost = self._sizes @ self._resource_prices(duals).T
-        cost = cost + self._members.T.astype(np.float64) @ self._slot_prices(duals)
+        cost = self.sizes @ self._resource_prices(duals).T
+        cost = cost + self.members.T.astype(np.float64) @ self._slot_prices(duals)
         first = self._first_class_row
         values = duals[first : first + self._classes]
         # The gain of a pair is minus its reduced cost: the value of a pod less the price of what it
         # takes.
-        gain = np.where(self._allowed & ~self._pairs_in, values[:, None] - cost, -np.inf)
+        gain = np.where(self.allowed & ~self._pairs_in, values[:, None] - cost, -np.inf)
         gain[demand <= 0] = -np.inf
         new_pairs = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
         if not new_pairs.any():
@@ -276,7 +270,7 @@ class FluidProgram:
 
     def _solution(self, columns: Vector, duals: Vector) -> FluidSolution:
         """Return the solution with these values of the columns and these duals of the rows."""
-        end = self._first_limit_row + len(self._headroom)
+        end = self._first_limit_row + len(self.headroom)
         limit_prices = np.maximum(-duals[self._first_limit_row : end], 0)
         return FluidSolution(
             bought=columns[: self._node_types],
@@ -284,5 +278,5 @@ class FluidProgram:
             values=duals[self._first_class_row : self._first_limit_row],
             slot_prices=self._slot_prices(duals),
             limit_prices=limit_prices,
-            limit_value=-float(self._headroom @ limit_prices),
+            limit_value=-float(self.headroom @ limit_prices),
         )

@@ -92,23 +92,20 @@ def each_apart(pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
     return [PackingClass.of(pod_groups, [index]) for index in range(len(pod_groups))]
 
 
+@dataclass
 class ProblemBuilder:
     """Formulates packing problems from pod groups, variants and limits.
 
     `capacity` is node types × the solve's resources: allocatable capacity.
     """
 
-    def __init__(
-        self,
-        variants: Variants,
-        groups: Sequence[TopologyGroup],
-        *,
-        capacity: Matrix,
-        limits: PurchaseLimits,
-    ) -> None:
-        """Start with an empty cache of rules."""
-        self._variants, self._groups, self._limits = variants, groups, limits
-        self._capacity, self._prices = capacity, raise_to_floor(variants.price)
+    variants: Variants
+    groups: Sequence[TopologyGroup]
+    capacity: Matrix
+    limits: PurchaseLimits
+
+    def __post_init__(self) -> None:
+        self._prices = raise_to_floor(self.variants.price)
         self._per_node: dict[
             tuple[tuple[TopologyGroup, ...], ...], tuple[tuple[int, ...], ...]
         ] = {}
@@ -157,10 +154,10 @@ class ProblemBuilder:
                 problem holds for all node types.
 
         """
-        variants = self._variants
+        variants = self.variants
         sizes, capacity = (
             np.stack([packing_class.size for packing_class in classes]),
-            self._capacity,
+            self.capacity,
         )
         if more is None and any(packing_class.exclusive for packing_class in classes):
             units = np.array([[float(packing_class.exclusive)] for packing_class in classes])
@@ -171,7 +168,7 @@ class ProblemBuilder:
             :, variants.variant_of
         ]
         allowed = labelled & _holds(sizes, capacity)
-        consumption = self._limits.consumption
+        consumption = self.limits.consumption
         allowed &= (consumption <= left).all(axis=1)
         packable, undominated = remove_dominated(
             allowed, labelled, variants.price, capacity, consumption
@@ -191,8 +188,8 @@ class ProblemBuilder:
             allowed=allowed,
             labelled=labelled[:, node_types],
             rules=self._node_rules(classes, proving=proving),
-            consumption=consumption[node_types] / self._limits.units,
-            headroom=left / self._limits.units,
+            consumption=consumption[node_types] / self.limits.units,
+            headroom=left / self.limits.units,
             proves=proving
             or (len(packable) == len(undominated) and not _counts_larger_units(classes)),
         )
@@ -212,7 +209,7 @@ class ProblemBuilder:
         }
         rules = [
             _node_rule(group, classes, proving=proving)
-            for group in self._groups
+            for group in self.groups
             if group.per_node and group.type is not TopologyType.AFFINITY and group in owned_groups
         ]
         ports = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -22,28 +23,20 @@ from controller.scheduling.pods.preferences import PodConstraints
 from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 
 
+@dataclass(kw_only=True)
 class EligibilityReader:
     """Reads the eligibility of pod classes; cached by the identity of the constraints."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        variants: Variants,
-        nodes: ExistingNodes,
-        groups: TopologyGroups,
-        devices: DeviceAllocator,
-        launch_options: LaunchOptions,
-    ) -> None:
-        """Take the parts of the solve that constraints are matched against."""
-        self._catalog, self._variants, self._nodes = catalog, variants, nodes
-        self._groups, self._devices = groups, devices
-        self._launch_options = launch_options
-        self._weight_of_variant = variants.weight_of_variant
-        self._tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = {}
-        self._selecting: dict[tuple[object, ...], tuple[TopologyGroup, ...]] = {}
-        self._eligibilities: dict[int, Eligibility] = {}
-        self._tolerating: dict[tuple[Toleration, ...], Mask] = {}
+    catalog: Catalog
+    variants: Variants
+    nodes: ExistingNodes
+    groups: TopologyGroups
+    devices: DeviceAllocator
+    launch_options: LaunchOptions
+    _tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = field(default_factory=dict)
+    _selecting: dict[tuple[object, ...], tuple[TopologyGroup, ...]] = field(default_factory=dict)
+    _eligibilities: dict[int, Eligibility] = field(default_factory=dict)
+    _tolerating: dict[tuple[Toleration, ...], Mask] = field(default_factory=dict)
 
     def pending_group(
         self, pod_class: PodClass, constraints: PodConstraints, keys: Sequence[str]
@@ -79,7 +72,7 @@ class EligibilityReader:
         if not pending.tiers:
             return False
         tier, *rest = pending.tiers
-        pending.eligible = pending.eligibility.eligible & (self._weight_of_variant == tier)
+        pending.eligible = pending.eligibility.eligible & (self.variants.weight_of_variant == tier)
         pending.tiers = tuple(rest)
         return True
 
@@ -88,19 +81,19 @@ class EligibilityReader:
         key = (pending.eligibility.eligible.tobytes(), pending.size.tobytes())
         cached = self._tiers.get(key)
         if cached is None:
-            fitting = self._launch_options.fitting_variants(
+            fitting = self.launch_options.fitting_variants(
                 pending.eligibility.eligible, pending.size
             )
-            weights = set(self._weight_of_variant[fitting].tolist())
+            weights = set(self.variants.weight_of_variant[fitting].tolist())
             cached = self._tiers[key] = tuple(sorted(weights, reverse=True))
         return cached
 
     def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
         """Return the eligibility of a class, read without the cache."""
-        meeting_preference = self._variants.compatible_mask(constraints.preferred)
-        alternatives = new_node_alternatives(pod_class, constraints, self._devices)
+        meeting_preference = self.variants.compatible_mask(constraints.preferred)
+        alternatives = new_node_alternatives(pod_class, constraints, self.devices)
         variants_by_alternative = tuple(
-            self._variants.compatible_mask(alternative) & meeting_preference
+            self.variants.compatible_mask(alternative) & meeting_preference
             for alternative in alternatives
         )
         eligible = self._union(variants_by_alternative)
@@ -108,7 +101,7 @@ class EligibilityReader:
         if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
             own_eligible = self._union(
                 [
-                    self._variants.compatible_mask(alternative) & meeting_preference
+                    self.variants.compatible_mask(alternative) & meeting_preference
                     for alternative in constraints.strict
                 ]
             )
@@ -124,13 +117,13 @@ class EligibilityReader:
             compatible_conjunction(alternative, constraints.preferred)
             for alternative in alternatives_on_nodes
         ]
-        nodes = self._nodes.compatible_mask(
+        nodes = self.nodes.compatible_mask(
             [alternative for alternative in node_alternatives if alternative is not None]
         )
-        nodes &= self._nodes.tolerated_mask(hard_tolerations)
+        nodes &= self.nodes.tolerated_mask(hard_tolerations)
         return Eligibility(
             constraints=constraints,
-            owned=topology_groups_of(pod_class, constraints, self._groups),
+            owned=topology_groups_of(pod_class, constraints, self.groups),
             counted=self._groups_counting(pod_class),
             alternatives=alternatives,
             variants_by_alternative=variants_by_alternative,
@@ -138,7 +131,7 @@ class EligibilityReader:
             tolerated=self._tolerated_mask(hard_tolerations),
             eligible=eligible
             & self._tolerated_mask(constraints.tolerations)
-            & self._variants.free(pod_class.signature.ports),
+            & self.variants.free(pod_class.signature.ports),
             nodes=nodes,
         )
 
@@ -147,13 +140,13 @@ class EligibilityReader:
         key = tuple(tolerations)
         cached = self._tolerating.get(key)
         if cached is None:
-            pools = [untolerated_taint(pool.taints, key) is None for pool in self._catalog.pools]
-            cached = np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
+            pools = [untolerated_taint(pool.taints, key) is None for pool in self.catalog.pools]
+            cached = np.array(pools, dtype=np.bool_)[self.variants.pool_of_variant]
             self._tolerating[key] = cached
         return cached
 
     def _union(self, variants_by_alternative: Sequence[Mask]) -> Mask:
-        eligible = np.zeros(len(self._variants.pool_of_variant), dtype=np.bool_)
+        eligible = np.zeros(len(self.variants.pool_of_variant), dtype=np.bool_)
         for meeting in variants_by_alternative:
             eligible |= meeting
         return eligible
@@ -163,8 +156,8 @@ class EligibilityReader:
         key = (namespace, tuple(sorted(labels.items())))
         cached = self._selecting.get(key)
         if cached is None:
-            selecting = self._groups.selecting_groups(namespace, labels)
-            cached = self._selecting[key] = tuple(self._groups.all[index] for index in selecting)
+            selecting = self.groups.selecting_groups(namespace, labels)
+            cached = self._selecting[key] = tuple(self.groups.all[index] for index in selecting)
         return cached
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,36 +32,30 @@ NEW_NODE = "a new node"
 """The hostname under which pod affinities by hostname count pods that need new nodes."""
 
 
+@dataclass(kw_only=True)
 class Placer:
     """Places pending groups on existing nodes, and the remaining pods in pod groups to be packed.
 
     `existing` maps the name of an existing node to the keys of the pods placed on it. `filled`
     lists the placements of this round that can be undone, each with the index of its node.
+    `capacity` is node types × the solve's resources.
     """
 
-    def __init__(
-        self,
-        *,
-        headroom: LimitHeadroom,
-        nodes: ExistingNodes,
-        occupancy: ExistingOccupancy,
-        attachments: Attachments,
-        devices: DeviceAllocator,
-        domains: Domains,
-        launch_options: LaunchOptions,
-        variants: Variants,
-        capacity: Matrix,
-        tallies: Tallies,
-    ) -> None:
-        """Start without placements. `capacity` is node types × the solve's resources."""
-        self._tallies = tallies
-        self._headroom, self._nodes, self._occupancy = headroom, nodes, occupancy
-        self._attachments, self._devices = attachments, devices
-        self._domains = domains
-        self._launch_options, self._capacity, self._variants = launch_options, capacity, variants
+    headroom: LimitHeadroom
+    nodes: ExistingNodes
+    occupancy: ExistingOccupancy
+    attachments: Attachments
+    devices: DeviceAllocator
+    domains: Domains
+    launch_options: LaunchOptions
+    variants: Variants
+    capacity: Matrix
+    tallies: Tallies
+
+    def __post_init__(self) -> None:
         self.existing: defaultdict[str, list[str]] = defaultdict(list)
         self.filled: list[tuple[PodGroup, int]] = []
-        self._none_fitting = np.zeros(len(nodes), dtype=np.int64)
+        self._none_fitting = np.zeros(len(self.nodes), dtype=np.int64)
 
     def place(
         self, waiting: Sequence[PendingGroup], pod_groups: list[PodGroup]
@@ -80,7 +74,7 @@ class Placer:
         """
         failed: list[PendingGroup] = []
         held_back: list[PendingGroup] = []
-        compete = bool(len(self._headroom.left))
+        compete = bool(len(self.headroom.left))
         for pending in sorted(
             waiting,
             key=lambda pending: (
@@ -100,16 +94,16 @@ class Placer:
     ) -> None:
         """Place one pending group; add it to `failed` if pods are left."""
         fitting = self._none_fitting
-        if len(self._nodes):
-            fitting = self._occupancy.fitting_counts(pending, self._nodes.holds(pending.size))
-            fitting = self._attachments.fitting_counts(pending.pod_class.volumes, fitting)
-            fitting = self._devices.fitting_counts(pending, self._nodes.all, fitting)
-        rules = self._domains.rules(pending.eligibility)
+        if len(self.nodes):
+            fitting = self.occupancy.fitting_counts(pending, self.nodes.holds(pending.size))
+            fitting = self.attachments.fitting_counts(pending.pod_class.volumes, fitting)
+            fitting = self.devices.fitting_counts(pending, self.nodes.all, fitting)
+        rules = self.domains.rules(pending.eligibility)
         if pending.needs_colocation:
             self._place_colocated(pending, fitting, rules, pod_groups)
         elif not rules.keys:
-            self._fill_nodes(pending, fitting, np.ones(len(self._nodes), dtype=np.bool_), rules)
-            if pending.number and self._launch_options.launchable(pending.eligible, pending.size):
+            self._fill_nodes(pending, fitting, np.ones(len(self.nodes), dtype=np.bool_), rules)
+            if pending.number and self.launch_options.launchable(pending.eligible, pending.size):
                 keys = self._take(pending, pending.number)
                 pod_groups.append(PodGroup(pending, (), keys, pending.eligible))
         else:
@@ -126,7 +120,7 @@ class Placer:
         need new nodes. If the affinity is to pods like themselves and none is placed yet, the first
         pods are placed together on one node.
         """
-        everywhere = np.ones(len(self._nodes), dtype=np.bool_)
+        everywhere = np.ones(len(self.nodes), dtype=np.bool_)
         self._fill_nodes(pending, fitting, everywhere, rules)
         if not pending.number:
             return
@@ -136,11 +130,11 @@ class Placer:
             if group.per_node and group.type is TopologyType.AFFINITY
         ]
         is_first = all(
-            group in pending.counted and not self._tallies[group.index].total
+            group in pending.counted and not self.tallies[group.index].total
             for group in affinity_groups
         )
         before = pending.number
-        colocate(pending, pod_groups, affinity_groups, self._capacity, self._variants)
+        colocate(pending, pod_groups, affinity_groups, self.capacity, self.variants)
         self._count_on_new_nodes(pending, before - pending.number)
         hosts = [
             pod_group
@@ -166,7 +160,7 @@ class Placer:
         without_affinity = replace(
             pending, owned=tuple(group for group in pending.owned if group not in affinity_groups)
         )
-        fitting = self._occupancy.fitting_counts(without_affinity, self._nodes.holds(pending.size))
+        fitting = self.occupancy.fitting_counts(without_affinity, self.nodes.holds(pending.size))
         most_on_one_node = self._most_together(pending)
         if len(fitting) and fitting.max() >= min(most_on_one_node, pending.number) > 0:
             # The first node that holds them all, or else the first that holds the most.
@@ -181,18 +175,18 @@ class Placer:
 
     def _most_together(self, pending: PendingGroup) -> int:
         """Return the number of these pods that fit on one new node, by size and by their rules."""
-        node_types = self._launch_options.fitting_node_types(pending.eligible, pending.size)
+        node_types = self.launch_options.fitting_node_types(pending.eligible, pending.size)
         needed = pending.size > 0
         if not len(node_types):
             return 0
-        fitting = np.floor(self._capacity[node_types][:, needed] / pending.size[needed])
+        fitting = np.floor(self.capacity[node_types][:, needed] / pending.size[needed])
         return min(int(fitting.min(axis=1).max()), on_one_node(pending))
 
     def _place_in_domains(
         self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
         """Assign the pods to domains, fill existing nodes there, and group the rest by domain."""
-        options, masks, members = self._domains.options(pending, fitting, rules.keys)
+        options, masks, members = self.domains.options(pending, fitting, rules.keys)
         assign(pending.number, options, rules)
         for option, mask, inside in zip(options, masks, members, strict=True):
             before = pending.number
@@ -231,15 +225,15 @@ class Placer:
             if not left:
                 return
             count = min(int(fitting[index]), left)
-            node = self._nodes.all[index]
-            count = self._devices.put(pending, node, count)
+            node = self.nodes.all[index]
+            count = self.devices.put(pending, node, count)
             if not count:
                 continue
             taken = pending.take(count)
             self.existing[node.name].extend(taken)
-            self._attachments.put(index, pending.pod_class.volumes, taken)
-            self._nodes.put(index, pending.size * count, pending.ports)
-            self._occupancy.put(pending, index, count)
+            self.attachments.put(index, pending.pod_class.volumes, taken)
+            self.nodes.put(index, pending.size * count, pending.ports)
+            self.occupancy.put(pending, index, count)
             left -= count
             if rules is not None:
                 counting = (tally.group.key for tally in rules.counting)
@@ -262,7 +256,7 @@ class Placer:
         """
         for group in pending.counted:
             if group.per_node and group.type is TopologyType.AFFINITY:
-                self._tallies[group.index].counts[NEW_NODE] += count
+                self.tallies[group.index].counts[NEW_NODE] += count
 
     def withdraw(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
         """Remove pods that need new nodes from the tallies, and release their devices.
@@ -274,14 +268,14 @@ class Placer:
 
     def _uncount(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
         """Remove pods from the tallies of their domains, and release the pod group's devices."""
-        self._devices.release(pod_group)
-        record(self._domains.rules(pod_group.pending.eligibility), pod_group.pins, -len(keys))
+        self.devices.release(pod_group)
+        record(self.domains.rules(pod_group.pending.eligibility), pod_group.pins, -len(keys))
         return replace(pod_group.pending, keys=list(keys))
 
     def misplaced_count(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
         """Return the number of these pods that must leave their domains to meet the rules again."""
         return misplaced_count(
-            pod_group.pins, self._domains.rules(pod_group.pending.eligibility), len(keys)
+            pod_group.pins, self.domains.rules(pod_group.pending.eligibility), len(keys)
         )
 
     def remove_from_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
@@ -291,9 +285,9 @@ class Placer:
         """
         pending, taken = pod_group.pending, pod_group.keys[-count:]
         del pod_group.keys[-count:]
-        keys = self.existing[self._nodes.all[index].name]
+        keys = self.existing[self.nodes.all[index].name]
         keys[:] = [key for key in keys if key not in taken]
-        self._nodes.put(index, -pending.size * count, ())
-        self._occupancy.put(pending, index, -count)
-        self._devices.release_last(pending, self._nodes.all[index], count)
+        self.nodes.put(index, -pending.size * count, ())
+        self.occupancy.put(pending, index, -count)
+        self.devices.release_last(pending, self.nodes.all[index], count)
         return self._uncount(pod_group, taken)
