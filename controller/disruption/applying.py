@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-import msgspec
-
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import (
     CONSOLIDATABLE,
@@ -21,7 +19,7 @@ from controller.apis.karpenter.nodeclaim import (
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import quantities
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.meta import ObjectMeta, with_fields
 from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.kubernetes.pods import Pod, Quantities
 from controller.cloudprovider.compatibility import Choice, choices, node_labels
@@ -125,7 +123,7 @@ def _with_pods_bound(problem: DisruptionProblem, unbound: Sequence[Pod]) -> Disr
 def _with_start_time(pod: Pod, now: datetime) -> Pod:
     if labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
         return pod
-    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, start_time=now))
+    return with_fields(pod, "status", start_time=now)
 
 
 def launched_node(

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from controller.apis import labels
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.commands import Candidate
 from controller.disruption.consolidateafter import not_yet_consolidatable
@@ -439,15 +438,13 @@ def join_groups(parts: Sequence[Group]) -> Group:
 
 def bound_copy(pod: Pod, node: str) -> Pod:
     """Return a copy of the pod that is bound to a node."""
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+    return with_fields(pod, "spec", node_name=node)
 
 
 def _placeholder(pod: Pod, node: str) -> Pod:
     """Return a placeholder that takes a pod's capacity on a node; no label selector matches it."""
-    metadata = msgspec.structs.replace(
-        pod.metadata, name=f"{pod.metadata.name}{PLACEHOLDER_SUFFIX}", labels={}
-    )
-    return msgspec.structs.replace(bound_copy(pod, node), metadata=metadata)
+    name = f"{pod.metadata.name}{PLACEHOLDER_SUFFIX}"
+    return with_fields(bound_copy(pod, node), "metadata", name=name, labels={})
 
 
 def _starting_reservations(snapshot: Snapshot) -> frozenset[str]:

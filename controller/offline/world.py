@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
-import msgspec
-
 from controller.apis.karpenter.capacitybuffer import CapacityBuffer
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
@@ -26,7 +24,7 @@ from controller.apis.kubernetes.devices import (
     ResourceClaim,
     ResourceSlice,
 )
-from controller.apis.kubernetes.meta import Wire
+from controller.apis.kubernetes.meta import Wire, with_fields
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.schedulerconfig import default_constraints
@@ -423,8 +421,6 @@ def _with_priorities(pods: Sequence[Pod], classes: Sequence[PriorityClass]) -> l
     for pod in pods:
         value = values.get(pod.spec.priority_class_name, default)
         if pod.spec.priority is None and value is not None:
-            spec = msgspec.structs.replace(pod.spec, priority=value)
-            ranked.append(msgspec.structs.replace(pod, spec=spec))
-        else:
-            ranked.append(pod)
+            pod = with_fields(pod, "spec", priority=value)
+        ranked.append(pod)
     return ranked

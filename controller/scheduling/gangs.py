@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import structs
-
 from controller.apis import labels
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.results import NewNode, Results
 from controller.state.gangs import Gang, gang_of, stays
@@ -147,8 +146,7 @@ def _domains(key: str, snapshot: Snapshot) -> Iterator[str]:
 
 
 def _pin_to_domain(pod: Pod, key: str, domain: str) -> Pod:
-    selector = {**pod.spec.node_selector, key: domain}
-    return structs.replace(pod, spec=structs.replace(pod.spec, node_selector=selector))
+    return with_fields(pod, "spec", node_selector={**pod.spec.node_selector, key: domain})
 
 
 def _priority(pods: Sequence[Pod]) -> int:

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from msgspec import structs
-
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.taints import Requirement
 from controller.state.snapshot import Snapshot
 
@@ -44,16 +43,11 @@ def can_exclude(key: str) -> bool:
 
 def with_equal_weights(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with NodePools that all have the same weight."""
-    pools = (
-        structs.replace(pool, spec=structs.replace(pool.spec, weight=0))
-        for pool in snapshot.node_pools
-    )
-    return replace(snapshot, node_pools=tuple(pools))
+    pools = tuple(with_fields(pool, "spec", weight=0) for pool in snapshot.node_pools)
+    return replace(snapshot, node_pools=pools)
 
 
 def _with_requirements(pool: NodePool, terms: list[Requirement]) -> NodePool:
     """Return the NodePool with further requirements."""
-    node_spec = pool.spec.template.spec
-    node_spec = structs.replace(node_spec, requirements=[*node_spec.requirements, *terms])
-    template = structs.replace(pool.spec.template, spec=node_spec)
-    return structs.replace(pool, spec=structs.replace(pool.spec, template=template))
+    every = [*pool.spec.template.spec.requirements, *terms]
+    return with_fields(pool, "spec.template.spec", requirements=every)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from controller.apis import kinds
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, with_fields
 from controller.apis.kubernetes.pods import Pod, TopologySpreadConstraint
 from controller.apis.kubernetes.workloads import ReplicationController, Scalable, Service
 from controller.state.cluster import Cluster
@@ -108,8 +108,7 @@ def with_default_spreads(
                     for constraint in constraints
                 ],
             )
-            spec = msgspec.structs.replace(pod.spec, topology_spread_constraints=spread)
-            pod = msgspec.structs.replace(pod, spec=spec)
+            pod = with_fields(pod, "spec", topology_spread_constraints=spread)
         result.append(pod)
     return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -29,6 +29,9 @@ class WireMeta(msgspec.StructMeta):
 
 class Wire(msgspec.Struct, metaclass=WireMeta):
     """A frozen struct with camelCase names in JSON; unknown fields are dropped."""
+
+
+_Wire = TypeVar("_Wire", bound=Wire)
 
 
 class OwnerReference(Wire):
@@ -93,6 +96,14 @@ class ObjectReference(Wire):
     namespace: str = ""
     name: str = ""
     uid: str = ""
+
+
+def with_fields(whole: _Wire, path: str, **fields: object) -> _Wire:
+    """Return a copy of an object with other values of some fields of its part at a dotted path."""
+    name, _, rest = path.partition(".")
+    part = getattr(whole, name)
+    changed = with_fields(part, rest, **fields) if rest else msgspec.structs.replace(part, **fields)
+    return msgspec.structs.replace(whole, **{name: changed})
 
 
 def to_wire(value: Any) -> Any:

@@ -15,6 +15,7 @@ import msgspec
 
 from controller.apis.karpenter.ec2nodeclass import BlockDevice, BlockDeviceMapping, EC2NodeClass
 from controller.apis.karpenter.imagesnapshot import ImageSnapshotError, free_device, image_snapshot
+from controller.apis.kubernetes.meta import with_fields
 from controller.aws.bootstrap.families import AL2023, BOTTLEROCKET, family_of
 
 _ADDED = BlockDevice(volume_type="gp3", encrypted=True, delete_on_termination=True)
@@ -54,8 +55,7 @@ def with_images(node_class: EC2NodeClass, annotations: Mapping[str, str]) -> Wit
     else:
         return WithImages(node_class)
     devices = [m for m in mappings if m.device_name != volume.device_name]
-    spec = msgspec.structs.replace(node_class.spec, block_device_mappings=[*devices, volume])
-    changed = msgspec.structs.replace(node_class, spec=spec)
+    changed = with_fields(node_class, "spec", block_device_mappings=[*devices, volume])
     return WithImages(changed, volume.device_name or "")
 
 

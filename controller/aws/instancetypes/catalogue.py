@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import (
     BlockDeviceMapping,
     EC2NodeClass,
     NetworkInterface,
 )
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.quantities import MILLI, parse
 from controller.apis.kubernetes.taints import Requirement
 from controller.aws.bootstrap.families import CUSTOM, Family, family_of
@@ -272,18 +271,13 @@ def with_resolved_kubelet(
             memory_mib=info.memory,
             default_enis=info.default_interfaces,
             ips_per_eni=info.ipv4_per_interface,
-            max_pods=pods(info, _with_kubelet(node_class, kubelet), limits),
+            max_pods=pods(info, with_fields(node_class, "spec", kubelet=kubelet), limits),
         )
 
     kubelet = resolve_expressions(node_class.spec.kubelet, variables)
     if kubelet is node_class.spec.kubelet:
         return node_class
-    return _with_kubelet(node_class, kubelet)
-
-
-def _with_kubelet(node_class: EC2NodeClass, kubelet: Mapping[str, Any]) -> EC2NodeClass:
-    spec = msgspec.structs.replace(node_class.spec, kubelet=dict(kubelet))
-    return msgspec.structs.replace(node_class, spec=spec)
+    return with_fields(node_class, "spec", kubelet=kubelet)
 
 
 # Number of pods.

@@ -21,6 +21,7 @@ from controller.apis.karpenter.ec2nodeclass import (
     SubnetStatus,
 )
 from controller.apis.kubernetes.conditions import ConditionStatus, find, roll_up, with_condition
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.labels import NVIDIA_CONSUMABLE_CAPACITY
 from controller.aws.bootstrap import kubelet
 from controller.aws.bootstrap.families import AL2023, family_of
@@ -175,9 +176,7 @@ class _Resolution:
         conditions = roll_up(
             kept, self.kinds, generation=self.node_class.metadata.generation, now=self.now
         )
-        return msgspec.structs.replace(
-            self.node_class, status=msgspec.structs.replace(self.status, conditions=conditions)
-        )
+        return with_fields(self.as_class, "status", conditions=conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
-import msgspec
-
 from controller.apis import labels
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.applying import replace_nodes
@@ -156,8 +155,7 @@ def _cordon(problem: DisruptionProblem, names: Collection[str]) -> DisruptionPro
     def cordon(state: StateNode) -> StateNode:
         if state.name not in names or state.node is None:
             return state
-        spec = msgspec.structs.replace(state.node.spec, unschedulable=True)
-        return replace(state, node=msgspec.structs.replace(state.node, spec=spec))
+        return replace(state, node=with_fields(state.node, "spec", unschedulable=True))
 
     nodes = tuple(map(cordon, problem.snapshot.nodes))
     return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))
@@ -166,9 +164,8 @@ def _cordon(problem: DisruptionProblem, names: Collection[str]) -> DisruptionPro
 def _with_capacity_type(state: StateNode) -> StateNode:
     if state.node is None or state.managed or labels.CAPACITY_TYPE in state.labels:
         return state
-    known = {labels.CAPACITY_TYPE: state.capacity_type}
-    metadata = msgspec.structs.replace(state.node.metadata, labels={**state.labels, **known})
-    return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
+    known = {**state.labels, labels.CAPACITY_TYPE: state.capacity_type}
+    return replace(state, node=with_fields(state.node, "metadata", labels=known))
 
 
 def _with_protection(pod: Pod) -> Pod:
@@ -176,8 +173,7 @@ def _with_protection(pod: Pod) -> Pod:
     if annotations.get(SAFE_TO_EVICT) != "false" or labels.DO_NOT_DISRUPT in annotations:
         return pod
     annotations = {**annotations, labels.DO_NOT_DISRUPT: "true"}
-    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
-    return msgspec.structs.replace(pod, metadata=metadata)
+    return with_fields(pod, "metadata", annotations=annotations)
 
 
 def _is_system(state: StateNode) -> bool:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-import msgspec
-
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import Budget, NodePool
 from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import with_fields
 from controller.disruption import candidates
 from controller.disruption.advice.adoption import simulate_drain
 from controller.disruption.advice.course import Course
@@ -143,22 +142,14 @@ def never_allows(budget: Budget) -> bool:
 
 def _pool_without_waits(pool: NodePool) -> NodePool:
     budgets = [each for each in pool.spec.disruption.budgets if never_allows(each)]
-    disruption = msgspec.structs.replace(
-        pool.spec.disruption, budgets=[*budgets, Budget(nodes="100%")]
-    )
-    return msgspec.structs.replace(
-        pool, spec=msgspec.structs.replace(pool.spec, disruption=disruption)
-    )
+    return with_fields(pool, "spec.disruption", budgets=[*budgets, Budget(nodes="100%")])
 
 
 def _as_consolidatable(state: StateNode, quiet: Collection[str], now: datetime) -> StateNode:
     if state.claim is None or state.node_pool not in quiet:
         return replace(state, nominated=False)
-    status = state.claim.status
     there = conditions.with_condition(
-        status.conditions, CONSOLIDATABLE, "True", generation=0, now=now
+        state.claim.status.conditions, CONSOLIDATABLE, "True", generation=0, now=now
     )
-    claim = msgspec.structs.replace(
-        state.claim, status=msgspec.structs.replace(status, conditions=there)
-    )
+    claim = with_fields(state.claim, "status", conditions=there)
     return replace(state, claim=claim, nominated=False)

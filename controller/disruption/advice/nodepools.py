@@ -12,7 +12,7 @@ import msgspec
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import quantities
-from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.meta import ObjectMeta, with_fields
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.quantities import MILLI
 from controller.apis.kubernetes.taints import Requirement
@@ -98,12 +98,8 @@ def labelled_copy_edit(like: str, key: str, value: str) -> Edit:
         wanted = re.sub(r"[^a-z0-9-]+", "-", value.lower()).strip("-") or like
         names = chain((wanted,), (f"{wanted}-{number}" for number in count(2)))
         name = next(name for name in names if name not in pools)
-        template = base.spec.template
-        carried = {**(template.metadata.labels or {}), key: value}
-        metadata = msgspec.structs.replace(template.metadata, labels=carried)
-        spec = msgspec.structs.replace(
-            base.spec, template=msgspec.structs.replace(template, metadata=metadata)
-        )
+        carried = {**(base.spec.template.metadata.labels or {}), key: value}
+        spec = with_fields(base.spec, "template.metadata", labels=carried)
         return {**pools, name: NodePool(metadata=ObjectMeta(name=name), spec=spec)}
 
     return edit
@@ -119,7 +115,7 @@ def without_requirement(pool: NodePool, key: str) -> NodePool:
     categories = read(before).get(CATEGORY)
     if describes_instances(key) and not (categories is not None and categories.has(BURSTABLE)):
         left.append(Requirement(key=CATEGORY, operator="NotIn", values=[BURSTABLE]))
-    return _with_requirements(pool, left)
+    return with_fields(pool, "spec.template.spec", requirements=left)
 
 
 def allow_values(pool: NodePool, key: str, values: Iterable[str]) -> NodePool:
@@ -136,8 +132,9 @@ def allow_values(pool: NodePool, key: str, values: Iterable[str]) -> NodePool:
             return msgspec.structs.replace(term, values=left) if left else None
         return None
 
-    terms = map(widen, pool.spec.template.spec.requirements)
-    return _with_requirements(pool, [term for term in terms if term is not None])
+    widened = map(widen, pool.spec.template.spec.requirements)
+    terms = [term for term in widened if term is not None]
+    return with_fields(pool, "spec.template.spec", requirements=terms)
 
 
 def new_values(pool: NodePool, key: str, nodes: Iterable[StateNode]) -> list[str]:
@@ -165,35 +162,21 @@ def limits_of(pool: NodePool, nodes: Iterable[StateNode]) -> Quantities:
 
 def with_limits(pool: NodePool, limits: Quantities) -> NodePool:
     """Return the NodePool with these limits."""
-    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, limits=limits))
+    return with_fields(pool, "spec", limits=limits)
 
 
 def with_consolidation(pool: NodePool) -> NodePool:
     """Return the NodePool with a policy that consolidates underutilized nodes, too."""
-    return _with_policy(pool, consolidation_policy=CONSOLIDATES)
+    return with_fields(pool, "spec.disruption", consolidation_policy=CONSOLIDATES)
 
 
 def with_finite_consolidate_after(pool: NodePool) -> NodePool:
     """Return the NodePool with `consolidateAfter` of one minute if it was `Never`."""
     after = pool.spec.disruption.consolidate_after
-    return _with_policy(pool, consolidate_after=SOON if after == NEVER else after)
+    return with_fields(pool, "spec.disruption", consolidate_after=SOON if after == NEVER else after)
 
 
 def without_closed_budgets(pool: NodePool) -> NodePool:
     """Return the NodePool without budgets that never allow a disruption."""
     left = [each for each in pool.spec.disruption.budgets if not never_allows(each)]
-    return _with_policy(pool, budgets=left)
-
-
-def _with_requirements(pool: NodePool, terms: list[Requirement]) -> NodePool:
-    template = pool.spec.template
-    spec = msgspec.structs.replace(template.spec, requirements=terms)
-    template = msgspec.structs.replace(template, spec=spec)
-    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
-
-
-def _with_policy(pool: NodePool, **fields: object) -> NodePool:
-    disruption = msgspec.structs.replace(pool.spec.disruption, **fields)
-    return msgspec.structs.replace(
-        pool, spec=msgspec.structs.replace(pool.spec, disruption=disruption)
-    )
+    return with_fields(pool, "spec.disruption", budgets=left)

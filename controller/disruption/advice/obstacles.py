@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
-
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.apis.wording import with_count
@@ -193,8 +192,7 @@ def _without_protection(problem: DisruptionProblem) -> DisruptionProblem:
             for key, value in state.node.metadata.annotations.items()
             if key != labels.DO_NOT_DISRUPT
         }
-        metadata = msgspec.structs.replace(state.node.metadata, annotations=annotations)
-        return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
+        return replace(state, node=with_fields(state.node, "metadata", annotations=annotations))
 
     nodes = tuple(map(without_protection, problem.snapshot.nodes))
     return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-import msgspec
-
 from controller.apis import labels
 from controller.apis.karpenter import durations
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, DRIFTED
 from controller.apis.karpenter.nodepool import WHEN_EMPTY, Budget, DisruptionPolicy, NodePool
 from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import first_three
 from controller.disruption.budgets import budgets_of
@@ -382,11 +381,7 @@ def _moving_pods_away(question: Question) -> Change:
 
 
 def _with_policy(problem: DisruptionProblem, name: str, **fields: object) -> DisruptionProblem:
-    pool = problem.node_pools[name]
-    disruption = msgspec.structs.replace(pool.spec.disruption, **fields)
-    changed = msgspec.structs.replace(
-        pool, spec=msgspec.structs.replace(pool.spec, disruption=disruption)
-    )
+    changed = with_fields(problem.node_pools[name], "spec.disruption", **fields)
     snapshot = replace(
         problem.snapshot,
         node_pools=tuple(
@@ -406,19 +401,16 @@ def _with_node(
 
 def _without_annotations(state: StateNode) -> StateNode:
     assert state.node is not None
-    metadata = msgspec.structs.replace(state.node.metadata, annotations={})
-    return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
+    return replace(state, node=with_fields(state.node, "metadata", annotations={}))
 
 
 def _as_consolidatable(problem: DisruptionProblem, name: str) -> DisruptionProblem:
     def quiet(state: StateNode) -> StateNode:
         assert state.claim is not None
-        status = state.claim.status
         there = conditions.with_condition(
-            status.conditions, CONSOLIDATABLE, "True", generation=0, now=problem.now
+            state.claim.status.conditions, CONSOLIDATABLE, "True", generation=0, now=problem.now
         )
-        status = msgspec.structs.replace(status, conditions=there)
-        return replace(state, claim=msgspec.structs.replace(state.claim, status=status))
+        return replace(state, claim=with_fields(state.claim, "status", conditions=there))
 
     return _with_node(problem, name, quiet)
 
@@ -430,5 +422,4 @@ def _without_pods(problem: DisruptionProblem, keys: Collection[str] = ()) -> Dis
 
 def _with_annotation(pod: Pod, name: str, value: float) -> Pod:
     annotations = {**pod.metadata.annotations, name: str(value)}
-    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
-    return msgspec.structs.replace(pod, metadata=metadata)
+    return with_fields(pod, "metadata", annotations=annotations)

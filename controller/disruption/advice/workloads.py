@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import (
     NodeAffinity,
     NodeSelector,
@@ -48,8 +49,7 @@ def by_workload(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
 def without_annotation(pod: Pod, name: str) -> Pod:
     """Return a copy of the pod without an annotation."""
     annotations = {key: value for key, value in pod.metadata.annotations.items() if key != name}
-    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
-    return msgspec.structs.replace(pod, metadata=metadata)
+    return with_fields(pod, "metadata", annotations=annotations)
 
 
 def without_anti_affinity(pod: Pod) -> Pod:
@@ -57,14 +57,13 @@ def without_anti_affinity(pod: Pod) -> Pod:
     affinity = pod.spec.affinity
     if affinity is None or affinity.pod_anti_affinity is None:
         return pod
-    wanted = msgspec.structs.replace(affinity.pod_anti_affinity, required=[])
-    return _with_spec(pod, affinity=msgspec.structs.replace(affinity, pod_anti_affinity=wanted))
+    return with_fields(pod, "spec.affinity.pod_anti_affinity", required=[])
 
 
 def without_strict_spreads(pod: Pod) -> Pod:
     """Return a copy of the pod without topology spread constraints with `DoNotSchedule`."""
     left = [each for each in pod.spec.topology_spread_constraints if not is_strict(each)]
-    return _with_spec(pod, topology_spread_constraints=left)
+    return with_fields(pod, "spec", topology_spread_constraints=left)
 
 
 def is_strict(spread: TopologySpreadConstraint) -> bool:
@@ -88,7 +87,7 @@ def without_selector(pod: Pod, key: str) -> Pod:
     chosen = {
         name: value for name, value in pod.spec.node_selector.items() if normalize(name) != key
     }
-    pod = _with_spec(pod, node_selector=chosen)
+    pod = with_fields(pod, "spec", node_selector=chosen)
     affinity = pod.spec.affinity
     if affinity is None or affinity.node_affinity is None or not _terms(pod):
         return pod
@@ -104,7 +103,7 @@ def without_selector(pod: Pod, key: str) -> Pod:
     is_open = any(not term.match_expressions and not term.match_fields for term in terms)
     required = None if is_open else NodeSelector(node_selector_terms=terms)
     nodes = NodeAffinity(required=required, preferred=affinity.node_affinity.preferred)
-    return _with_spec(pod, affinity=msgspec.structs.replace(affinity, node_affinity=nodes))
+    return with_fields(pod, "spec.affinity", node_affinity=nodes)
 
 
 def _terms(pod: Pod) -> list[NodeSelectorTerm]:
@@ -113,7 +112,3 @@ def _terms(pod: Pod) -> list[NodeSelectorTerm]:
         return []
     required = affinity.node_affinity.required
     return required.node_selector_terms if required is not None else []
-
-
-def _with_spec(pod: Pod, **fields: object) -> Pod:
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **fields))

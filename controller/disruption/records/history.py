@@ -16,6 +16,7 @@ from controller.apis.karpenter.disruption import (
     Outcome,
 )
 from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.offerings import node_price
@@ -199,5 +200,4 @@ def _sum(amount: float, other: float) -> float:
 
 def with_status(record: Disruption, **changes: object) -> Disruption:
     """Return the record with another status."""
-    status = msgspec.structs.replace(record.status, **changes)
-    return msgspec.structs.replace(record, status=status)
+    return with_fields(record, "status", **changes)

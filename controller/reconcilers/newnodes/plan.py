@@ -15,8 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-import msgspec
-
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.state.nodes import StateNode
 from controller.state.pods import is_untried
@@ -140,8 +139,7 @@ class PlacementPlan:
             if planned.is_lost:
                 open_.append(pod)
                 continue
-            spec = msgspec.structs.replace(pod.spec, node_name=node.name)
-            placed.append(msgspec.structs.replace(pod, spec=spec))
+            placed.append(with_fields(pod, "spec", node_name=node.name))
         self._keep(kept)
         return open_, placed
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import msgspec
-
 from controller.apis.karpenter.nodeclaim import REGISTERED
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions, quantities
+from controller.apis.kubernetes.meta import with_fields
 from controller.constraints.resources import NODES, parse_resources
 from controller.reconcilers.ports import Ports, PortUser
 from controller.state.registrations import Registrations
@@ -61,4 +60,4 @@ class RegistrationBackoff(PortUser):
         one_more = used.get(NODES, 0) + quantities.MILLI
         most = min(parse_resources(pool.spec.limits).get(NODES, one_more), one_more)
         limits = {**pool.spec.limits, NODES: str(most // quantities.MILLI)}
-        return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, limits=limits))
+        return with_fields(pool, "spec", limits=limits)

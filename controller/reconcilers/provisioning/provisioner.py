@@ -12,11 +12,10 @@ from datetime import datetime, timedelta
 from itertools import compress
 from typing import Protocol
 
-import msgspec
-
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD, RESOURCE_CLAIM
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
 from controller.reconcilers.clock import first_past
@@ -470,19 +469,13 @@ def _with_promised_capacity(node: StateNode) -> StateNode:
     claim = node.claim
     if claim is None or node.node is not None or node.provider_id:
         return node
-    asked = claim.spec.resources.requests
     fixed_labels = {
         r.key: r.values[0]
         for r in claim.spec.requirements
         if r.operator == "In" and len(r.values) == 1
     }
-    promised = msgspec.structs.replace(
-        claim,
-        metadata=msgspec.structs.replace(
-            claim.metadata, labels={**fixed_labels, **claim.metadata.labels}
-        ),
-        status=msgspec.structs.replace(claim.status, allocatable=asked),
-    )
+    promised = with_fields(claim, "metadata", labels={**fixed_labels, **claim.metadata.labels})
+    promised = with_fields(promised, "status", allocatable=claim.spec.resources.requests)
     return dataclasses.replace(node, claim=promised)
 
 

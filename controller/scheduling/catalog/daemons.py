@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Container, Pod, PodSpec
 from controller.apis.kubernetes.taints import Toleration
 from controller.apis.kubernetes.workloads import LimitRange
@@ -83,9 +84,7 @@ def _with_requests(container: Container, defaults: dict[str, str | int | float])
     """Return the container with requests from its own, then its limits, then the defaults."""
     own = container.resources
     requests = defaults | own.limits | own.requests
-    return msgspec.structs.replace(
-        container, resources=msgspec.structs.replace(own, requests=requests)
-    )
+    return with_fields(container, "resources", requests=requests)
 
 
 def _newest_pods(pods: Sequence[Pod]) -> dict[str, Pod]:

@@ -11,9 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 
-import msgspec
-
 from controller.apis import labels
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import (
     NodeSelectorTerm,
     PersistentVolumeClaimSource,
@@ -116,10 +115,7 @@ class VolumeIndex:
         if not volumes or not any(volume.ephemeral is not None for volume in volumes):
             return pod
         resolved = [self._with_bound_claim(pod, volume) for volume in volumes]
-        if resolved == volumes:
-            return pod
-        spec = msgspec.structs.replace(pod.spec, volumes=resolved)
-        return msgspec.structs.replace(pod, spec=spec)
+        return pod if resolved == volumes else with_fields(pod, "spec", volumes=resolved)
 
     def _with_bound_claim(self, pod: Pod, volume: Volume) -> Volume:
         name = f"{pod.metadata.name}-{volume.name}"

@@ -16,6 +16,7 @@ from msgspec import structs
 from controller.apis import labels
 from controller.apis.karpenter.annotations import amount
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Affinity, Pod
 from controller.disruption.commands import Candidate
 from controller.disruption.problem import DisruptionProblem
@@ -105,8 +106,7 @@ def without_preferences(pod: Pod) -> Pod:
     affinity = None if spec.affinity is None else _without_preferences(spec.affinity)
     if affinity == spec.affinity and len(spreads) == len(spec.topology_spread_constraints):
         return pod
-    spec = structs.replace(spec, affinity=affinity, topology_spread_constraints=spreads)
-    return structs.replace(pod, spec=spec)
+    return with_fields(pod, "spec", affinity=affinity, topology_spread_constraints=spreads)
 
 
 def _without_preferences(affinity: Affinity) -> Affinity:
