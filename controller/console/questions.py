@@ -94,16 +94,8 @@ def _without(
     moving = [
         pod for pod in there if is_reschedulable(pod) and not is_daemon(pod) and not is_static(pod)
     ]
-    after = replace(
-        snapshot,
-        nodes=tuple(
-            node if node.initialized else replace(node, deleting=True)
-            for node in snapshot.nodes
-            if node.name not in names
-        ),
-        pods=tuple(pod for pod in snapshot.pods if pod.spec.node_name not in names),
-        node_pools=tuple(each for each in snapshot.node_pools if each.metadata.name != pool),
-    )
+    pools = tuple(each for each in snapshot.node_pools if each.metadata.name != pool)
+    after = replace(snapshot.without(names), node_pools=pools)
     results = schedule(moving, snapshot=after, settings=problem.scheduling, expired=expired)
     price = candidates.prices(problem)
     before = sum(map(price, snapshot.nodes))

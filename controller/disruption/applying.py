@@ -101,10 +101,7 @@ def _with_pods_bound(problem: DisruptionProblem, unbound: Sequence[Pod]) -> Disr
     can hold are pending.
     """
     snapshot = problem.snapshot
-    up = tuple(
-        node if node.initialized else replace(node, deleting=True) for node in snapshot.nodes
-    )
-    there = replace(snapshot, nodes=up, node_pools=(), instance_types={})
+    there = replace(snapshot.without(()), node_pools=(), instance_types={})
     results = schedule(unbound, snapshot=there, settings=problem.scheduling)
     node_of = {key: name for name, keys in results.existing_nodes.items() for key in keys}
     placed = (

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from types import MappingProxyType
 
 from controller.apis import labels
 from controller.apis.karpenter import durations
@@ -16,7 +15,7 @@ from controller.apis.karpenter.annotations import amount
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.pods import is_of_job
-from controller.disruption.problem import DisruptionSettings
+from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.state.pods import is_daemon
 
 CHEAPEST, DEAREST = -10.0, 10.0
@@ -129,19 +128,17 @@ class SavingDurations:
     `cool_down` and `horizon` of the settings are its bounds.
     """
 
-    pods: Sequence[Pod]
-    settings: DisruptionSettings
-    now: datetime
-    start_times: Mapping[str, datetime] = MappingProxyType({})
+    problem: DisruptionProblem
     _known_lives: dict[str, timedelta] = field(default_factory=dict)
 
     @cached_property
     def _running(self) -> Sequence[Pod]:
-        return [p for p in self.pods if p.status.start_time is not None and not is_daemon(p)]
+        pods = self.problem.snapshot.pods
+        return [p for p in pods if p.status.start_time is not None and not is_daemon(p)]
 
     @cached_property
     def _since(self) -> Mapping[str, datetime]:
-        return workload_starts(self._running, self.start_times)
+        return workload_starts(self._running, self.problem.workload_start_times)
 
     @cached_property
     def _quiet_since(self) -> datetime | None:
@@ -156,7 +153,7 @@ class SavingDurations:
 
     def hourly_price(self, pod: Pod) -> float:
         """Return the price of evicting the pod, spread over the saving's duration, in $/h."""
-        price = eviction_price(pod, self.settings, self.now)
+        price = eviction_price(pod, self.problem.settings, self.problem.now)
         if not price:
             return 0.0
         owner = _owner(pod)
@@ -168,9 +165,10 @@ class SavingDurations:
         """Return how long a saving from moving the workload's pods is expected to last."""
         moments = (self._since.get(owner), self._quiet_since)
         since = max((moment for moment in moments if moment is not None), default=None)
+        settings = self.problem.settings
         if since is None:
-            return self.settings.horizon
-        return min(max(self.now - since, self.settings.cool_down), self.settings.horizon)
+            return settings.horizon
+        return min(max(self.problem.now - since, settings.cool_down), settings.horizon)
 
 
 def _owner(pod: Pod) -> str:

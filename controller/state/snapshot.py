@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.devices import (
@@ -54,3 +54,18 @@ class Snapshot:
     device_classes: tuple[DeviceClass, ...] = ()
     device_taint_rules: tuple[DeviceTaintRule, ...] = ()
     pod_groups: tuple[PodGroup, ...] = ()
+
+    def without(self, names: Collection[str]) -> Snapshot:
+        """Return the snapshot without these nodes and their pods.
+
+        Other nodes that are not initialized are marked as being deleted, so that they get no pods.
+        """
+        return replace(
+            self,
+            nodes=tuple(
+                node if node.initialized else replace(node, deleting=True)
+                for node in self.nodes
+                if node.name not in names
+            ),
+            pods=tuple(pod for pod in self.pods if pod.spec.node_name not in names),
+        )

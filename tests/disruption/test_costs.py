@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +10,8 @@ import pytest
 from controller.apis.kubernetes.meta import OwnerReference
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.costs import SavingDurations, workload_starts
-from controller.disruption.problem import DisruptionSettings
+from controller.disruption.problem import DisruptionProblem, DisruptionSettings
+from controller.state.snapshot import Snapshot
 from tests.builders import changed, make_pod
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -33,8 +34,20 @@ def running(owner: str, count: int, age: timedelta, *, kind: str = "ReplicaSet")
 
 def life(pods: Sequence[Pod]) -> timedelta:
     """Return how long what moving the first pod saves is expected to last."""
-    return (
-        SETTINGS.eviction_price / SavingDurations(pods, SETTINGS, NOW).hourly_price(pods[0]) * HOUR
+    return SETTINGS.eviction_price / durations(pods).hourly_price(pods[0]) * HOUR
+
+
+def durations(
+    pods: Sequence[Pod], workload_starts: Mapping[str, datetime] | None = None
+) -> SavingDurations:
+    return SavingDurations(
+        DisruptionProblem(
+            snapshot=Snapshot(pods=tuple(pods)),
+            node_pools={},
+            now=NOW,
+            settings=SETTINGS,
+            workload_start_times=workload_starts or {},
+        )
     )
 
 
@@ -66,10 +79,7 @@ def test_a_workload_keeps_its_age_when_all_its_pods_are_moved() -> None:
     begun = workload_starts(after, workload_starts(before, {}))
 
     assert begun == {"web": NOW - DAY, "single": NOW - DAY}
-    remembered, forgotten = (
-        SavingDurations(after, SETTINGS, NOW, begun),
-        SavingDurations(after, SETTINGS, NOW),
-    )
+    remembered, forgotten = durations(after, begun), durations(after)
     # The saving counts for two hours instead of ten minutes.
     assert remembered.hourly_price(moved[0]) == forgotten.hourly_price(moved[0]) / 12
     assert remembered.hourly_price(after[0]) == forgotten.hourly_price(after[0]) / 12

@@ -23,7 +23,6 @@ from controller.scheduling.scheduler import never, schedule
 from controller.state.evictions import EvictionGuards
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
-from controller.state.snapshot import Snapshot
 
 COMPUTE = "eks.amazonaws.com/compute-type"
 FARGATE = "fargate"
@@ -99,7 +98,7 @@ def simulate_drain(
         moving = [pod for name in leaving for pod in pods[name] if is_reschedulable(pod)]
         results = schedule(
             [*moving, *problem.pending],
-            snapshot=_without(problem, leaving),
+            snapshot=problem.snapshot.without(frozenset(leaving)),
             settings=problem.scheduling,
             expired=expired,
         )
@@ -127,19 +126,6 @@ def _move_pods(
         leaving,
         name_nodes(problem, results.new_nodes),
         node_of,
-    )
-
-
-def _without(problem: DisruptionProblem, leaving: Iterable[str]) -> Snapshot:
-    gone, snapshot = frozenset(leaving), problem.snapshot
-    return replace(
-        snapshot,
-        nodes=tuple(
-            state if state.initialized else replace(state, deleting=True)
-            for state in snapshot.nodes
-            if state.name not in gone
-        ),
-        pods=tuple(pod for pod in snapshot.pods if pod.spec.node_name not in gone),
     )
 
 

@@ -77,9 +77,7 @@ def explain_node(
     moving = [pod for pod in own if is_reschedulable(pod)]
     results = _elsewhere(problem, name, moving, expired)
     pods = tuple(_pod(pod, problem, results) for pod in sorted(own, key=lambda pod: pod.key))
-    lives = SavingDurations(
-        problem.snapshot.pods, problem.settings, problem.now, problem.workload_start_times
-    )
+    lives = SavingDurations(problem)
     types = {
         instance_type.name: instance_type
         for instance_type in problem.snapshot.instance_types.get(state.node_pool, ())
@@ -120,16 +118,7 @@ def _elsewhere(
     problem: DisruptionProblem, name: str, moving: Sequence[Pod], expired: Callable[[], bool]
 ) -> Results:
     """Return where the pods would schedule if the node were removed."""
-    snapshot = problem.snapshot
-    world = replace(
-        snapshot,
-        nodes=tuple(
-            node if node.initialized else replace(node, deleting=True)
-            for node in snapshot.nodes
-            if node.name != name
-        ),
-        pods=tuple(pod for pod in snapshot.pods if pod.spec.node_name != name),
-    )
+    world = problem.snapshot.without({name})
     return schedule(moving, snapshot=world, settings=problem.scheduling, expired=expired)
 
 

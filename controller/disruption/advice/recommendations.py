@@ -330,9 +330,7 @@ def _highest_price(
 
 def _eviction_cost(question: Question, problem: DisruptionProblem) -> float:
     """Return the cost of evicting the node's pods, in $/h while the saving lasts."""
-    lives = SavingDurations(
-        problem.snapshot.pods, problem.settings, problem.now, problem.workload_start_times
-    )
+    lives = SavingDurations(problem)
     return sum(map(lives.hourly_price, question.moving))
 
 

@@ -21,7 +21,7 @@ from controller.disruption.commands import (
     TerminateFirst,
 )
 from controller.disruption.gangs import GangUnit, kept_by_budgets
-from controller.disruption.methods.method import Context, Proposal
+from controller.disruption.methods.method import Context, Method, Proposal
 from controller.disruption.methods.rollout import Rollout, since
 from controller.disruption.simulation import NO_NODES, Simulation
 
@@ -31,14 +31,15 @@ REQUIREMENTS_DRIFTED = "RequirementsDrifted"
 MIXED = "its gang runs on nodes of static and of other NodePools, which are not replaced together"
 
 
-class Drift:
+class Drift(Method):
     """Replaces drifted nodes of dynamic NodePools, one at a time, with the nodes of their gangs."""
 
     reason = Reason.DRIFTED
+    static = False
 
     def eligible(self, context: Context) -> list[Candidate]:
-        """Return the drifted nodes of dynamic NodePools, in the order of `in_order`."""
-        return in_order(context.forced, static=False)
+        """Return the drifted nodes of dynamic (or static) NodePools, in the order of `in_order`."""
+        return in_order(context.forced, static=self.static)
 
     def propose(self, context: Context) -> Proposal:
         """Return the command for the first node of `eligible` that can be disrupted.
@@ -49,8 +50,8 @@ class Drift:
         return _next(
             context,
             self.eligible(context),
-            budgets=context.budgets(self.reason),
-            rollout=context.rollout,
+            context.budgets(self.reason),
+            context.rollout,
             leaving=frozenset(node.name for node in context.forced if has_drifted(node)),
             backed_off={
                 state.node_pool
@@ -59,9 +60,15 @@ class Drift:
             },
         )
 
+    def propose_again(
+        self, context: Context, drifted: Sequence[Candidate], budgets: Budgets, rollout: Rollout
+    ) -> Proposal:
+        """Return what can be proposed for these nodes alone; consumes the budgets."""
+        return _next(context, drifted, budgets, rollout)
+
     def owns(self, command: Command) -> bool:
         """Whether this method validates the command."""
-        return command.reason is self.reason and not any(map(is_static, command.candidates))
+        return super().owns(command) and any(map(is_static, command.candidates)) is self.static
 
     def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
         """Return the commands that are proposed again, each by itself."""
@@ -69,7 +76,7 @@ class Drift:
 
         def propose(mine: Sequence[Candidate]) -> Proposal:
             # Its own rollout, because other commands may be rejected.
-            return _next(context, mine, budgets=budgets, rollout=Rollout.of(context.problem))
+            return self.propose_again(context, mine, budgets, Rollout.of(context.problem))
 
         return confirm_each(self.eligible(context), commands, propose)
 
@@ -116,9 +123,9 @@ def difference(claim: NodeClaim, pool: NodePool) -> str | None:
 def _next(
     context: Context,
     drifted: Sequence[Candidate],
-    *,
     budgets: Budgets,
     rollout: Rollout,
+    *,
     leaving: frozenset[str] = NO_NODES,
     backed_off: Collection[str] = NO_NODES,
 ) -> Proposal:

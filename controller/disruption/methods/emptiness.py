@@ -11,11 +11,11 @@ from controller.apis.kubernetes import conditions
 from controller.apis.wording import with_count
 from controller.disruption.budgets import FEWER_ALLOWED, Budgets
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
-from controller.disruption.methods.method import Context, Proposal
+from controller.disruption.methods.method import Context, Method, Proposal
 from controller.state.pods import is_reschedulable
 
 
-class Emptiness:
+class Emptiness(Method):
     """Removes all empty nodes that the budgets allow, in one command.
 
     Empty nodes have no pods to move, so nothing is simulated.
@@ -34,10 +34,6 @@ class Emptiness:
             commands(empty, budgets=budgets),
             blocked={node.name: budgets.held_back(node.pool) for node in empty},
         )
-
-    def owns(self, command: Command) -> bool:
-        """Whether this method validates the command."""
-        return command.reason is self.reason
 
     def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
         """Return the commands, reduced to the nodes that are still empty and within budgets."""

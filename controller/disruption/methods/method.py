@@ -123,7 +123,8 @@ class Method(Protocol):
         """Return the commands that the budgets allow now."""
 
     def owns(self, command: Command) -> bool:
-        """Whether this method validates the command."""
+        """Whether this method validates the command: it has the same reason, unless overridden."""
+        return command.reason is self.reason
 
     def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
         """Return the commands of this method that are valid in the cluster as it is now."""

@@ -33,7 +33,7 @@ from controller.disruption.commands import Candidate, Command, Confirmation, Rea
 from controller.disruption.costs import rescheduling_cost
 from controller.disruption.gangs import restarting_pods
 from controller.disruption.methods.drift import confirm_each, is_static, with_replacements
-from controller.disruption.methods.method import Context, Proposal
+from controller.disruption.methods.method import Context, Method, Proposal
 from controller.disruption.methods.staticdrift import means_of
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
@@ -228,7 +228,7 @@ def _closed_pools(problem: DisruptionProblem) -> frozenset[str]:
     )
 
 
-class Repair:
+class Repair(Method):
     """Replaces unhealthy nodes, one command at a time."""
 
     reason = Reason.UNHEALTHY
@@ -241,10 +241,6 @@ class Repair:
         """Return the command for the most urgent node that can be repaired now."""
         found = unhealthy(context.problem)
         return _next(context, found.due, context.budgets(self.reason)) if found.due else Proposal()
-
-    def owns(self, command: Command) -> bool:
-        """Whether this method validates the command."""
-        return command.reason is self.reason
 
     def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
         """Return the commands that are proposed again, each by itself."""

@@ -15,16 +15,13 @@ from controller.disruption.budgets import Budgets
 from controller.disruption.commands import (
     Candidate,
     Command,
-    Confirmation,
-    Reason,
     TerminateFirst,
 )
 from controller.disruption.gangs import GangUnit, kept_by_budgets
 from controller.disruption.methods.drift import (
     MIXED,
+    Drift,
     command_of,
-    confirm_each,
-    in_order,
     is_static,
 )
 from controller.disruption.methods.method import Context, Proposal
@@ -40,36 +37,24 @@ RESERVATIONS_FULL = (
 AT_LIMIT = "static NodePool is at its node limit and cannot stage a replacement"
 
 
-class StaticDrift:
+class StaticDrift(Drift):
     """Replaces drifted nodes of static NodePools, as many as budgets and limits allow.
 
     A replacement follows the NodePool's template, regardless of the pods on the drifted node.
     """
 
-    reason = Reason.DRIFTED
-
-    def eligible(self, context: Context) -> list[Candidate]:
-        """Return the drifted nodes of static NodePools."""
-        return in_order(context.forced, static=True)
+    static = True
 
     def propose(self, context: Context) -> Proposal:
         """Return a command for each node that may be replaced now."""
         budgets = context.budgets(self.reason)
         return _replace(context, self.eligible(context), budgets, context.rollout)
 
-    def owns(self, command: Command) -> bool:
-        """Whether this method validates the command."""
-        return command.reason is self.reason and any(map(is_static, command.candidates))
-
-    def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
-        """Return the commands that are proposed again, each by itself."""
-        budgets = context.budgets(self.reason)
-
-        def propose(mine: Sequence[Candidate]) -> Proposal:
-            # Its own rollout, because other commands may be rejected.
-            return _replace(context, mine, budgets, Rollout.of(context.problem))
-
-        return confirm_each(self.eligible(context), commands, propose)
+    def propose_again(
+        self, context: Context, drifted: Sequence[Candidate], budgets: Budgets, rollout: Rollout
+    ) -> Proposal:
+        """Return what can be proposed for these nodes alone; consumes the budgets."""
+        return _replace(context, drifted, budgets, rollout)
 
 
 def _replace(

@@ -64,9 +64,7 @@ class Evaluator:
         self.problem, self.simulation, self.expired = problem, simulation, expired
         self.conceded = conceded
         self.candidates = {candidate.name: candidate for candidate in candidates}
-        lives = SavingDurations(
-            problem.snapshot.pods, problem.settings, problem.now, problem.workload_start_times
-        )
+        lives = SavingDurations(problem)
         self.disturbance = {
             candidate.name: disturbance(candidate.moving, problem.settings)
             for candidate in candidates
