@@ -13,7 +13,7 @@ from typing import Any
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON, NodeClaim
-from controller.apis.kinds import NODE_CLAIM, Kind, T
+from controller.apis.kinds import KIND_OF, NODE_CLAIM, Kind, T
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError
@@ -22,12 +22,7 @@ from controller.reconcilers.ports import Ports
 
 
 async def apply_patch(
-    ports: Ports,
-    kind: Kind[T],
-    value: T,
-    patch: Mapping[str, Any],
-    *,
-    subresource: str = "",
+    ports: Ports, value: T, patch: Mapping[str, Any], *, subresource: str = ""
 ) -> T:
     """Apply a merge patch to an object as it was read, and return the result.
 
@@ -36,7 +31,7 @@ async def apply_patch(
             not have to wait for the watch.
 
     """
-    own = value.metadata
+    own, kind = value.metadata, _kind_of(value)
     try:
         updated = await ports.api.patch(
             kind,
@@ -66,7 +61,7 @@ async def with_conditions(
     if conditions.are_equal(claim.status.conditions, after):
         return claim
     status = {"status": {"conditions": to_wire(after)}}
-    return await apply_patch(ports, NODE_CLAIM, claim, status, subresource="status")
+    return await apply_patch(ports, claim, status, subresource="status")
 
 
 async def with_condition(
@@ -104,14 +99,14 @@ async def with_condition(
     return await with_conditions(ports, claim, after)
 
 
-async def delete(api: ApiServer, kind: Kind[T], value: T) -> bool:
+async def delete(api: ApiServer, value: T) -> bool:
     """Delete this object; return False if it is deleted already or another one has its name.
 
     Raises:
         ConflictError: it changed at the same time. A retry can succeed.
 
     """
-    own = value.metadata
+    own, kind = value.metadata, _kind_of(value)
     try:
         await api.delete(kind, own.name, namespace=own.namespace, uid=own.uid)
     except NotFoundError:
@@ -122,6 +117,10 @@ async def delete(api: ApiServer, kind: Kind[T], value: T) -> bool:
                 raise
         return False
     return True
+
+
+def _kind_of(value: T) -> Kind[T]:
+    return KIND_OF[type(value)]
 
 
 def reason_for_end(claim: NodeClaim) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from controller.apis.kinds import EVENT, Kind, T
+from controller.apis.kinds import EVENT, KIND_OF, Kind, KubernetesObject
 from controller.apis.kubernetes.workloads import Event
 from controller.apis.wording import is_namespace_terminating
 
@@ -105,8 +105,7 @@ class Recorder:
 
     async def publish(
         self,
-        kind: Kind[T],
-        subject: T,
+        subject: KubernetesObject,
         type_: EventType,
         reason: str,
         message: str,
@@ -132,7 +131,7 @@ class Recorder:
         if not self._is_allowed(reason, now):
             return
         self._remember(key, now)
-        body = _event(kind, subject, type_, reason, message, now, self._published)
+        body = _event(subject, type_, reason, message, now, self._published)
         self._queue.put_nowait(body)
 
     async def run(self) -> None:
@@ -183,15 +182,14 @@ class Recorder:
 
 
 def _event(
-    kind: Kind[T],
-    subject: T,
+    subject: KubernetesObject,
     type_: EventType,
     reason: str,
     message: str,
     now: datetime,
     number: int,
 ) -> tuple[Mapping[str, Any], str]:
-    metadata = subject.metadata
+    kind, metadata = KIND_OF[type(subject)], subject.metadata
     namespace = metadata.namespace or "default"
     moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = int(now.timestamp() * 1_000_000_000) + number

@@ -267,7 +267,7 @@ MUTATIONS = (
     Mutation(
         "nodes are not tainted before they are deleted",
         f"{LOOP}/orchestration.py",
-        "            await apply_patch(self.ports, NODE, node, tainted)\n",
+        "            await apply_patch(self.ports, node, tainted)\n",
         "            del tainted\n",
     ),
     Mutation(

@@ -26,16 +26,20 @@ EVENT_TYPES = ("Normal", "Warning")
 STATUSES = ("True", "False", "Unknown")
 
 KINDS = {
-    "POD": "Pod",
-    "NODE": "Node",
-    "NODE_CLAIM": "NodeClaim",
-    "NODE_POOL": "NodePool",
-    "NODE_OVERLAY": "NodeOverlay",
-    "EC2_NODE_CLASS": "EC2NodeClass",
-    "CAPACITY_BUFFER": "CapacityBuffer",
-    "DISRUPTION": "Disruption",
+    "pod": "Pod",
+    "now": "Pod",
+    "node": "Node",
+    "nodes[0]": "Node",
+    "candidate.node": "Node",
+    "claim": "NodeClaim",
+    "candidate.claim": "NodeClaim",
+    "replacement": "NodeClaim",
+    "pool": "NodePool",
+    "problem.node_pools[name]": "NodePool",
+    "node_class": "EC2NodeClass",
+    "record": "Disruption",
 }
-"""The kind that a constant of `controller.apis.kinds` stands for."""
+"""The kind of each object about which an event is published, as the code writes the object."""
 
 CONDITION_WRITERS = {
     "controller/aws/nodeclass": "EC2NodeClass",
@@ -134,7 +138,7 @@ def _types_and_reasons(
     call: ast.Call, function: ast.AST, tree: ast.Module
 ) -> Iterator[tuple[str, str]]:
     """Yield an event's possible values, from the call itself or from a tuple of the module."""
-    type_, *rest = call.args[2:]
+    type_, *rest = call.args[1:]
     if isinstance(type_, ast.Constant):
         for reason in texts(rest[0], function, tree):
             yield str(type_.value), reason

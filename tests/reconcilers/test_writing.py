@@ -29,10 +29,10 @@ async def test_after_a_conflict_the_next_attempt_uses_the_current_object(world: 
     )
 
     with pytest.raises(ConflictError):
-        await apply_patch(world.ports, kinds.NODE_POOL, pool, MARK)
+        await apply_patch(world.ports, pool, MARK)
     fresh = world.cluster.get(kinds.NODE_POOL, "default")
     assert fresh is not None
-    written = await apply_patch(world.ports, kinds.NODE_POOL, fresh, MARK)
+    written = await apply_patch(world.ports, fresh, MARK)
 
     assert written.metadata.annotations == {"theirs": "1", "mark": "ours"}
 
@@ -44,17 +44,17 @@ async def test_writing_a_deleted_object_is_a_conflict(world: World) -> None:
     await world.api.delete(kinds.NODE_POOL, "default")
 
     with pytest.raises(ConflictError):
-        await apply_patch(world.ports, kinds.NODE_POOL, pool, MARK)
+        await apply_patch(world.ports, pool, MARK)
 
 
 async def test_only_the_object_that_was_read_is_deleted(world: World) -> None:
     earlier = world.cluster.get(kinds.NODE_POOL, "default")
     assert earlier is not None
 
-    assert await delete(world.api, kinds.NODE_POOL, earlier)
-    assert not await delete(world.api, kinds.NODE_POOL, earlier)
+    assert await delete(world.api, earlier)
+    assert not await delete(world.api, earlier)
     world.seed(make_nodepool(metadata={"uid": "later"}))
-    assert not await delete(world.api, kinds.NODE_POOL, earlier)
+    assert not await delete(world.api, earlier)
 
     assert (await world.api.get(kinds.NODE_POOL, "default")).metadata.uid == "later"
 
@@ -65,5 +65,5 @@ async def test_an_object_that_changes_while_it_is_deleted_is_not_gone(world: Wor
     world.api.refuse("delete", ConflictError("it has changed"), kind=kinds.NODE_POOL)
 
     with pytest.raises(ConflictError):
-        await delete(world.api, kinds.NODE_POOL, pool)
-    assert await delete(world.api, kinds.NODE_POOL, pool)
+        await delete(world.api, pool)
+    assert await delete(world.api, pool)

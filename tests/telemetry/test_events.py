@@ -33,7 +33,7 @@ class RecordedEvents:
         return self.api.objects(kinds.EVENT)
 
     async def publish(self, reason: str, message: str = "m", pod: Pod = POD) -> None:
-        await self.recorder.publish(kinds.POD, pod, "Warning", reason, message)
+        await self.recorder.publish(pod, "Warning", reason, message)
         await self.recorder.flush()
 
 
@@ -104,7 +104,7 @@ async def test_many_nomination_events_are_rate_limited(world: RecordedEvents) ->
 
 async def test_events_beyond_the_queue_are_dropped_and_counted(world: RecordedEvents) -> None:
     for number in range(events.LONGEST_QUEUE + 1):
-        await world.recorder.publish(kinds.POD, POD, "Normal", "Evicted", f"{number}")
+        await world.recorder.publish(POD, "Normal", "Evicted", f"{number}")
     assert world.dropped == ["Evicted"]
 
 
@@ -123,7 +123,7 @@ async def test_publishing_many_events_lets_other_tasks_run(world: RecordedEvents
 
     working = asyncio.create_task(others())
     for pod in pods_of(2_000):
-        await world.recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
+        await world.recorder.publish(pod, "Warning", "FailedScheduling", "m")
     working.cancel()
     assert turns >= 2_000 / events.PUBLISHED_AT_ONCE
 
@@ -145,7 +145,7 @@ async def test_the_cost_of_an_event_is_independent_of_their_number(world: Record
     pods = pods_of(4 * events.LONGEST_QUEUE)
     recorder = Recorder(world.api, lambda: Moment(2030, 1, 1, tzinfo=UTC))
     for pod in pods:
-        await recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
+        await recorder.publish(pod, "Warning", "FailedScheduling", "m")
         await recorder.flush()
     assert len(world.written) == len(pods)
     assert len(pods) <= compared <= 4 * len(pods)
@@ -157,7 +157,7 @@ async def test_a_dropped_event_is_published_once_the_queue_has_capacity(
     pods = pods_of(events.LONGEST_QUEUE + 5)
     for _ in range(2):
         for pod in pods:
-            await world.recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
+            await world.recorder.publish(pod, "Warning", "FailedScheduling", "m")
         await world.recorder.flush()
     assert world.dropped == ["FailedScheduling"] * 5
     assert {event.involved_object.name for event in world.written} == {

@@ -95,7 +95,7 @@ class Resolution(PortUser):
             return
         cleared = dict.fromkeys(to_wire(buffer.status))
         status = {"status": {**cleared, **to_wire(after)}}
-        await apply_patch(self.ports, CAPACITY_BUFFER, buffer, status, subresource="status")
+        await apply_patch(self.ports, buffer, status, subresource="status")
 
 
 def _count(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
-from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kinds import NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.reconcilers.ports import Ports, PortUser
@@ -55,8 +55,8 @@ class CapacityType(PortUser):
     async def _relabel(self, claim: NodeClaim) -> None:
         # The NodeClaim last: while it is labelled reserved, the next round tries again.
         for node in self.cluster.nodes_of(claim):
-            await apply_patch(self.ports, NODE, node, {"metadata": {"labels": ON_DEMAND}})
-        await apply_patch(self.ports, NODE_CLAIM, claim, {"metadata": {"labels": ON_DEMAND}})
+            await apply_patch(self.ports, node, {"metadata": {"labels": ON_DEMAND}})
+        await apply_patch(self.ports, claim, {"metadata": {"labels": ON_DEMAND}})
         log.info(
             "instance left its capacity reservation; labeled nodeclaim and node as on-demand",
             extra={

@@ -63,4 +63,4 @@ class BlockExpiration(PortUser):
             "deleting nodeclaim, because its capacity block is about to end",
             extra={"NodeClaim": claim.metadata.name, "capacity-reservation-id": reservation_id},
         )
-        await delete(self.api, NODE_CLAIM, claim)
+        await delete(self.api, claim)

@@ -16,7 +16,6 @@ from datetime import timedelta
 from controller.apis import labels
 from controller.apis.karpenter.annotations import OF_DISRUPTIONS, invalid_values
 from controller.apis.karpenter.disruption import Disruption, DisruptionSpec
-from controller.apis.kinds import DISRUPTION
 from controller.disruption.commands import Command, Confirmation, Decision
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionProblem
@@ -214,9 +213,7 @@ class Recommender:
             self._records[names] = record.metadata.name
         for record in proposals:
             for fault in invalid_values(record.metadata.annotations, OF_DISRUPTIONS):
-                await advice.recorder.publish(
-                    DISRUPTION, record, "Warning", "InvalidAnnotation", fault
-                )
+                await advice.recorder.publish(record, "Warning", "InvalidAnnotation", fault)
             if approval(record) is False:
                 self._drop(frozenset(record.spec.nodes))
                 await self.history.decline(record.metadata.name)

@@ -16,7 +16,7 @@ from itertools import islice
 
 from controller.apis import labels
 from controller.apis.karpenter.annotations import OF_PODS, invalid_values
-from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
+from controller.apis.kinds import NODE, NODE_POOL
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.budgets import Budgets
@@ -286,7 +286,7 @@ class Disruptor(PortUser):
                 self.metrics.consuming_budgets(name, reason, consuming[name])
                 if not allowed and total[name]:
                     await self.recorder.publish(
-                        NODE_POOL, problem.node_pools[name], "Normal", "DisruptionBlocked",
+                        problem.node_pools[name], "Normal", "DisruptionBlocked",
                         f"No allowed disruptions for disruption reason {reason.value} "
                         f"due to {budgets.blocking_cause(name)}",
                     )  # fmt: skip
@@ -301,20 +301,20 @@ class Disruptor(PortUser):
             claim = self.cluster.claim_of(node) if node is not None else None
             if node is None or claim is None:
                 continue
-            await self.recorder.publish(NODE, node, "Warning", "NodeRepairBlocked", why)
-            await self.recorder.publish(NODE_CLAIM, claim, "Warning", "NodeRepairBlocked", why)
+            await self.recorder.publish(node, "Warning", "NodeRepairBlocked", why)
+            await self.recorder.publish(claim, "Warning", "NodeRepairBlocked", why)
             pool = self.cluster.get(NODE_POOL, node.metadata.labels.get(labels.NODEPOOL, ""))
             if pool is not None:
-                await self.recorder.publish(NODE_POOL, pool, "Warning", "NodeRepairBlocked", why)
+                await self.recorder.publish(pool, "Warning", "NodeRepairBlocked", why)
 
     async def _report_protected(self, problem: DisruptionProblem, seen: Overview) -> None:
         """Publish the end of pods' `karpenter.sh/do-not-disrupt`, and invalid annotations."""
         for pod in seen.annotated:
             for fault in invalid_values(pod.metadata.annotations, OF_PODS):
-                await self.recorder.publish(POD, pod, "Warning", "InvalidAnnotation", fault)
+                await self.recorder.publish(pod, "Warning", "InvalidAnnotation", fault)
             event = _protection(pod, problem.now)
             if event is not None:
-                await self.recorder.publish(POD, pod, *event)
+                await self.recorder.publish(pod, *event)
 
     async def _report_staying(self, problem: DisruptionProblem, decision: Decision) -> None:
         """Publish why each node cannot be consolidated.
@@ -341,10 +341,10 @@ class Disruptor(PortUser):
         node = self.cluster.get(NODE, name)
         if node is None:
             return
-        await self.recorder.publish(NODE, node, "Normal", reason, message)
+        await self.recorder.publish(node, "Normal", reason, message)
         claim = self.cluster.claim_of(node)
         if claim is not None:
-            await self.recorder.publish(NODE_CLAIM, claim, "Normal", reason, message)
+            await self.recorder.publish(claim, "Normal", reason, message)
 
 
 def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:

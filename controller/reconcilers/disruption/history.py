@@ -346,7 +346,7 @@ class History(PortUser):
 
     async def _delete(self, record: Disruption) -> None:
         try:
-            await delete(self.api, DISRUPTION, record)
+            await delete(self.api, record)
         except ApiError as error:
             self._log_failure(error)
             return

@@ -313,7 +313,7 @@ class Orchestrator(PortUser):
         why = f"{command.condition}/{found.reason}" if found is not None else command.condition
         reason = command.reason.value
         try:
-            claim = await apply_patch(self.ports, NODE_CLAIM, claim, annotated)
+            claim = await apply_patch(self.ports, claim, annotated)
             claim = await with_condition(
                 self.ports, claim, DISRUPTION_REASON, "True",
                 reason=reason, message=reason, now=now,
@@ -396,9 +396,7 @@ class Orchestrator(PortUser):
             return False
         for claim in waiting:
             message = "Waiting on readiness to continue disruption"
-            await self.recorder.publish(
-                NODE_CLAIM, claim, "Normal", "DisruptionWaitingReadiness", message
-            )
+            await self.recorder.publish(claim, "Normal", "DisruptionWaitingReadiness", message)
         return False
 
     def _spread(self, command: Command) -> str:
@@ -443,9 +441,7 @@ class Orchestrator(PortUser):
         names = ", ".join(sorted(in_flight.command.names)[:3])
         message = f"Launching NodeClaim: {in_flight.command.reason.value} (replaces {names})"
         for replacement in in_flight.replacements:
-            await self.recorder.publish(
-                NODE_CLAIM, replacement, "Normal", "DisruptionLaunching", message
-            )
+            await self.recorder.publish(replacement, "Normal", "DisruptionLaunching", message)
 
     # Nodes that are disrupted.
 
@@ -479,7 +475,7 @@ class Orchestrator(PortUser):
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         tainted = {"spec": {"taints": to_wire(taints)}}
         try:
-            await apply_patch(self.ports, NODE, node, tainted)
+            await apply_patch(self.ports, node, tainted)
             await with_condition(
                 self.ports, candidate.claim, DISRUPTION_REASON, "True",
                 reason=reason.value, message=reason.value, now=self.clock(),
@@ -522,8 +518,8 @@ class Orchestrator(PortUser):
             self.metrics.record_repair(candidate.claim, command.condition, command.drain_bound)
         message = f"Disrupting Node: {reason.value}"
         terminating: tuple[EventType, str, str] = ("Normal", "DisruptionTerminating", message)
-        await self.recorder.publish(NODE, candidate.node, *terminating)
-        await self.recorder.publish(NODE_CLAIM, candidate.claim, *terminating)
+        await self.recorder.publish(candidate.node, *terminating)
+        await self.recorder.publish(candidate.claim, *terminating)
         return True
 
     async def _request_deletion(self, candidate: Candidate, drain_bound: timedelta | None) -> None:
@@ -532,7 +528,7 @@ class Orchestrator(PortUser):
             end = self.clock() + drain_bound
             with contextlib.suppress(NotFoundError):
                 await with_drain_until(self.ports, self._current(claim) or claim, end)
-        await delete(self.api, NODE_CLAIM, claim)
+        await delete(self.api, claim)
 
     def _is_deleting(self, candidate: Candidate) -> bool:
         """Whether the NodeClaim is deleted or being deleted."""
@@ -578,7 +574,7 @@ class Orchestrator(PortUser):
             },
         )
         try:
-            await delete(self.api, NODE_CLAIM, known)
+            await delete(self.api, known)
         except ApiError as error:
             # Emptiness deletes it later.
             fields = {"NodeClaim": known.metadata.name, "error": str(error)}
@@ -621,7 +617,7 @@ class Orchestrator(PortUser):
             if _is_tainted(state):
                 taints = [t for t in state.node.spec.taints if t.key != DISRUPTED.key]
                 untainted = {"spec": {"taints": to_wire(taints) or None}}
-                await apply_patch(self.ports, NODE, state.node, untainted)
+                await apply_patch(self.ports, state.node, untainted)
             await with_conditions(self.ports, state.claim, after)
         except ApiError as error:
             fields = {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
-from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import NotFoundError
 from controller.cloudprovider.provider import Notice
@@ -84,10 +83,10 @@ class NoticeHandler(PortUser):
     async def _report(self, claim: NodeClaim, event: tuple[EventType, str, str] | None) -> None:
         if event is None:
             return
-        await self.recorder.publish(NODE_CLAIM, claim, *event)
+        await self.recorder.publish(claim, *event)
         node = self.cluster.node_of(claim)
         if node is not None:
-            await self.recorder.publish(NODE, node, *event)
+            await self.recorder.publish(node, *event)
 
     async def _act(self, claim: NodeClaim, kind: str) -> None:
         if kind in SPOT_RECLAIMED:
@@ -104,7 +103,7 @@ class NoticeHandler(PortUser):
                 await with_drain_until(self.ports, claim, self.clock())
         except NotFoundError:
             return
-        if not await delete(self.api, NODE_CLAIM, claim):
+        if not await delete(self.api, claim):
             return
         log.info(
             "deleting nodeclaim from interruption message",
@@ -121,11 +120,11 @@ class NoticeHandler(PortUser):
     async def _report_termination(self, claim: NodeClaim) -> None:
         event: tuple[EventType, str] = ("Warning", "TerminatingOnInterruption")
         message = "Interruption triggered termination for the NodeClaim"
-        await self.recorder.publish(NODE_CLAIM, claim, *event, message)
+        await self.recorder.publish(claim, *event, message)
         node = self.cluster.node_of(claim)
         if node is not None:
             message = "Interruption triggered termination for the Node"
-            await self.recorder.publish(NODE, node, *event, message)
+            await self.recorder.publish(node, *event, message)
 
     def _count(self, claim: NodeClaim, kind: str) -> None:
         """Count an instance that terminated before its node registered as a registration failure.

@@ -50,7 +50,7 @@ async def create_claim(
         return await create_once(api, NODE_CLAIM, body, is_repeated=is_repeated)
     except ApiError as error:
         refused = f"Error creating NodeClaim: {error}"
-        await recorder.publish(NODE_POOL, pool, "Warning", "FailedCreate", refused)
+        await recorder.publish(pool, "Warning", "FailedCreate", refused)
         raise
 
 

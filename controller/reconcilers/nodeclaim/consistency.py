@@ -40,9 +40,7 @@ class Consistency(PortUser):
         for problem in problems:
             fields = {"NodeClaim": name, "Node": node.metadata.name, "problem": problem}
             log.warning("failed consistency check", extra=fields)
-            await self.recorder.publish(
-                NODE_CLAIM, claim, "Warning", "FailedConsistencyCheck", problem
-            )
+            await self.recorder.publish(claim, "Warning", "FailedConsistencyCheck", problem)
         await with_condition(
             self.ports,
             claim,

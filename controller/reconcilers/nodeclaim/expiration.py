@@ -44,7 +44,7 @@ class Expiration(PortUser):
         self.metrics.record_disruption(claim, "expired", pods=self.cluster.moving_from(claim))
         fields = {"NodeClaim": name, "expireAfter": claim.spec.expire_after}
         log.info("deleting expired nodeclaim", extra=fields)
-        await delete(self.api, NODE_CLAIM, claim)
+        await delete(self.api, claim)
         if lifetime < STARTUP and not conditions.is_true(claim.status.conditions, INITIALIZED):
             await self._report_short_lifetime(claim)
         return None
@@ -56,7 +56,6 @@ class Expiration(PortUser):
         if pool is None or pool.spec.template.spec.expire_after != lifetime:
             return
         await self.recorder.publish(
-            NODE_POOL,
             pool,
             "Warning",
             "ExpiredBeforeInitialized",

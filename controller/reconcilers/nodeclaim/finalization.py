@@ -10,7 +10,6 @@ from datetime import timedelta
 from controller.apis import labels
 from controller.apis.karpenter import durations
 from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, NodeClaim
-from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
@@ -65,7 +64,6 @@ class Finalization(PortUser):
         deadline = (deletion + grace).strftime("%Y-%m-%dT%H:%M:%SZ")
         claim = await apply_patch(
             self.ports,
-            NODE_CLAIM,
             claim,
             {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}},
         )
@@ -74,15 +72,15 @@ class Finalization(PortUser):
             "TerminationGracePeriodExpiring",
             f"All pods will be deleted by {deadline}",
         )
-        await self.recorder.publish(NODE_CLAIM, claim, *expiring)
+        await self.recorder.publish(claim, *expiring)
         for node in self._nodes(claim):
-            await self.recorder.publish(NODE, node, *expiring)
+            await self.recorder.publish(node, *expiring)
         return claim
 
     async def _delete_node(self, node: Node) -> None:
         if node.metadata.is_deleting:
             return
-        await delete(self.api, NODE, node)
+        await delete(self.api, node)
 
     async def _instance_gone(self, claim: NodeClaim) -> bool:
         # A claim whose launch was interrupted has no provider ID but may have an instance:
@@ -113,7 +111,7 @@ class Finalization(PortUser):
     async def _drop_finalizer(self, claim: NodeClaim) -> None:
         left = [f for f in claim.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
-            await apply_patch(self.ports, NODE_CLAIM, claim, {"metadata": {"finalizers": left}})
+            await apply_patch(self.ports, claim, {"metadata": {"finalizers": left}})
         self.metrics.record_termination(claim, self.clock())
         log.info(
             "deleted nodeclaim",

@@ -162,7 +162,7 @@ class GarbageCollection(PortUser):
         self.metrics.record_disruption(
             claim, "garbage_collected", pods=self.cluster.moving_from(claim)
         )
-        await delete(self.api, NODE_CLAIM, claim)
+        await delete(self.api, claim)
 
     def _node_ready(self, claim: NodeClaim) -> bool:
         return any(
@@ -216,7 +216,7 @@ class GarbageCollection(PortUser):
         """Delete the Node of an instance without a NodeClaim."""
         for node in self.cluster.list(NODE):
             if node.spec.provider_id == provider_id and not node.metadata.is_deleting:
-                await delete(self.api, NODE, node)
+                await delete(self.api, node)
 
     def _young(self, instance: Instance) -> bool:
         return instance.launched_at is None or self.clock() - instance.launched_at < GRACE

@@ -21,7 +21,6 @@ from controller.apis.kinds import (
     NODE,
     NODE_CLAIM,
     NODE_POOL,
-    POD,
     RESOURCE_SLICE,
 )
 from controller.apis.kubernetes import conditions
@@ -274,13 +273,13 @@ class Lifecycle(PortUser):
             )
         capacity = isinstance(error, InsufficientCapacityError)
         event = "InsufficientCapacityError" if capacity else "NodeClassNotReady"
-        await self.recorder.publish(NODE_CLAIM, claim, "Warning", event, str(error))
+        await self.recorder.publish(claim, "Warning", event, str(error))
         if capacity:
             name = claim.metadata.name
             failure = f"NodeClaim {name} nominated for this pod failed to launch: {error}"
             for pod in self.cluster.nominated_for(name):
                 await self.recorder.publish(
-                    POD, pod, "Warning", "InsufficientCapacityError", failure[:MESSAGE_LIMIT]
+                    pod, "Warning", "InsufficientCapacityError", failure[:MESSAGE_LIMIT]
                 )
         reason = "insufficient_capacity" if capacity else "nodeclass_not_ready"
         log.warning(
@@ -312,12 +311,12 @@ class Lifecycle(PortUser):
         """Publish the failure on the nominated pods, the NodeClaim and its NodePool."""
         failure = f"Failed to launch nodeclaim/{claim.metadata.name}, retrying: {message}"
         for pod in self.cluster.nominated_for(claim.metadata.name):
-            await self.recorder.publish(POD, pod, "Warning", "FailedScheduling", failure)
-        await self.recorder.publish(NODE_CLAIM, claim, "Warning", "LaunchFailed", message)
+            await self.recorder.publish(pod, "Warning", "FailedScheduling", failure)
+        await self.recorder.publish(claim, "Warning", "LaunchFailed", message)
         pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         if pool is not None:
             # Without the NodeClaim's name, so that a hundred equal failures are one event.
-            await self.recorder.publish(NODE_POOL, pool, "Warning", "LaunchFailed", message)
+            await self.recorder.publish(pool, "Warning", "LaunchFailed", message)
 
     async def _record_launch(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
         launched_by = self.cluster.installation
@@ -377,8 +376,8 @@ class Lifecycle(PortUser):
                 "UnregisteredTaintMissing",
                 f"Missing {labels.UNREGISTERED_TAINT} taint which prevents registration races",
             )
-            await self.recorder.publish(NODE_CLAIM, claim, *missing)
-            await self.recorder.publish(NODE, nodes[0], *missing)
+            await self.recorder.publish(claim, *missing)
+            await self.recorder.publish(nodes[0], *missing)
         claim = await self._with_late_labels(claim)
         if registration.lacks_late_labels(claim):
             return await self._with_condition(
@@ -469,7 +468,7 @@ class Lifecycle(PortUser):
             f"{obstacle.message} within {minutes} minutes: check that its device plugin or driver "
             "is installed, runs on this node and tolerates the node's taints"
         )
-        await self.recorder.publish(NODE_CLAIM, claim, "Warning", obstacle.reason, message)
+        await self.recorder.publish(claim, "Warning", obstacle.reason, message)
 
     async def _liveness(self, claim: NodeClaim) -> timedelta | None:
         if await self._delete_if_timed_out(claim):
@@ -550,7 +549,7 @@ class Lifecycle(PortUser):
     async def _patch(
         self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""
     ) -> NodeClaim:
-        return await apply_patch(self.ports, NODE_CLAIM, claim, patch, subresource=subresource)
+        return await apply_patch(self.ports, claim, patch, subresource=subresource)
 
 
 def _failure(claim: NodeClaim, condition: conditions.Condition | None, now: datetime) -> Failure:

@@ -175,7 +175,7 @@ class Tagging(PortUser):
 
     async def _report(self, claim: NodeClaim, why: str) -> None:
         message = f"Joiner does not manage this NodeClaim: {why}"
-        await self.recorder.publish(NODE_CLAIM, claim, "Warning", "NotAdopted", message)
+        await self.recorder.publish(claim, "Warning", "NotAdopted", message)
 
     async def _tag(self, claim: NodeClaim, tags: Mapping[str, str]) -> None:
         instance = await self.cloud.get(claim.status.provider_id)
@@ -185,4 +185,4 @@ class Tagging(PortUser):
 
     async def _annotate(self, claim: NodeClaim, annotations: Mapping[str, str]) -> None:
         metadata = {"metadata": {"annotations": dict(annotations)}}
-        await apply_patch(self.ports, NODE_CLAIM, claim, metadata)
+        await apply_patch(self.ports, claim, metadata)

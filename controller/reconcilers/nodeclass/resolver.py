@@ -55,7 +55,6 @@ class Resolver(PortUser):
         if resolved.status != node_class.status:
             await apply_patch(
                 self.ports,
-                EC2_NODE_CLASS,
                 node_class,
                 {"status": _status(node_class, resolved)},
                 subresource="status",
@@ -70,7 +69,7 @@ class Resolver(PortUser):
             for condition in node_class.status.conditions:
                 if condition.is_false and condition.reason == reason:
                     message = explain(node_class, condition)
-                    await self.recorder.publish(EC2_NODE_CLASS, node_class, type_, reason, message)
+                    await self.recorder.publish(node_class, type_, reason, message)
 
     async def _metadata(self, node_class: EC2NodeClass) -> EC2NodeClass:
         wanted = {
@@ -88,7 +87,7 @@ class Resolver(PortUser):
             patch["finalizers"] = [*node_class.metadata.finalizers, labels.NODECLASS_FINALIZER]
         if not patch:
             return node_class
-        return await apply_patch(self.ports, EC2_NODE_CLASS, node_class, {"metadata": patch})
+        return await apply_patch(self.ports, node_class, {"metadata": patch})
 
     async def _finalize(self, node_class: EC2NodeClass) -> timedelta | None:
         name = node_class.metadata.name
@@ -97,7 +96,6 @@ class Resolver(PortUser):
         users = [c.metadata.name for c in self._users(name)]
         if users:
             await self.recorder.publish(
-                EC2_NODE_CLASS,
                 node_class,
                 "Normal",
                 "WaitingOnNodeClaimTermination",
@@ -106,9 +104,7 @@ class Resolver(PortUser):
             return CLAIMS_WAIT
         await self.cloud.release(node_class)
         left = [f for f in node_class.metadata.finalizers if f != labels.NODECLASS_FINALIZER]
-        await apply_patch(
-            self.ports, EC2_NODE_CLASS, node_class, {"metadata": {"finalizers": left}}
-        )
+        await apply_patch(self.ports, node_class, {"metadata": {"finalizers": left}})
         log.info("deleted nodeclass", extra={"EC2NodeClass": name})
         return None
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
+from controller.apis.kinds import NODE, NODE_POOL
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
@@ -80,7 +80,7 @@ class Repair(PortUser):
             claim = await with_drain_until(self.ports, claim, self.clock())
         except NotFoundError:
             return
-        if not await delete(self.api, NODE_CLAIM, claim):
+        if not await delete(self.api, claim):
             return
         self.metrics.record_disruption(claim, "unhealthy", pods=pods)
         self.metrics.record_repair(claim, condition.type)
@@ -102,8 +102,8 @@ class Repair(PortUser):
             "repaired, because the cause is probably not the nodes"
         )
         blocked: tuple[EventType, str, str] = ("Warning", "NodeRepairBlocked", message)
-        await self.recorder.publish(NODE, node, *blocked)
-        await self.recorder.publish(NODE_CLAIM, claim, *blocked)
+        await self.recorder.publish(node, *blocked)
+        await self.recorder.publish(claim, *blocked)
         pool = self.cluster.get(NODE_POOL, name) if name else None
         if pool is not None:
-            await self.recorder.publish(NODE_POOL, pool, *blocked)
+            await self.recorder.publish(pool, *blocked)

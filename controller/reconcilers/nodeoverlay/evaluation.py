@@ -55,7 +55,7 @@ class Evaluation(PortUser):
                 continue
             status = {"status": {"conditions": to_wire(after)}}
             try:
-                await apply_patch(self.ports, NODE_OVERLAY, overlay, status, subresource="status")
+                await apply_patch(self.ports, overlay, status, subresource="status")
             except (ConflictError, NotFoundError):
                 # The overlay changed or was deleted, which may end a conflict: evaluate all again.
                 return timedelta(0)

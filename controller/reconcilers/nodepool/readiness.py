@@ -119,7 +119,7 @@ class Readiness(PortUser):
             "nodes": nodes,
             "nodeClassObservedGeneration": generation,
         }
-        await apply_patch(self.ports, NODE_POOL, pool, {"status": status}, subresource="status")
+        await apply_patch(self.ports, pool, {"status": status}, subresource="status")
         return again
 
     def _node_class(self, pool: NodePool) -> EC2NodeClass | None:
@@ -135,15 +135,14 @@ class Readiness(PortUser):
         """
         for fault in budget_faults(pool):
             await self.recorder.publish(
-                NODE_POOL, pool, "Warning", "InvalidDisruptionBudget",
-                f"{fault}; an invalid budget allows no disruption for its reasons",
-            )  # fmt: skip
+                pool, "Warning", "InvalidDisruptionBudget",
+                f"{fault}; an invalid budget allows no disruption for its reasons")  # fmt: skip
         of_template = pool.spec.template.metadata.annotations or {}
         for fault in (
             *invalid_values(pool.metadata.annotations, OF_NODE_POOLS),
             *invalid_values(of_template, OF_TEMPLATES),
         ):
-            await self.recorder.publish(NODE_POOL, pool, "Warning", "InvalidAnnotation", fault)
+            await self.recorder.publish(pool, "Warning", "InvalidAnnotation", fault)
 
     def _out_of_service_for(self, known: Sequence[Condition]) -> timedelta | None:
         """Return for how long the pool is still out of service; None if it is in service."""
@@ -243,7 +242,7 @@ class Readiness(PortUser):
             return pool
         self.registrations.retry(pool.metadata.name)
         patch = {"metadata": {"annotations": {labels.RETRY: None}}}
-        return await apply_patch(self.ports, NODE_POOL, pool, patch)
+        return await apply_patch(self.ports, pool, patch)
 
     async def _hash(self, pool: NodePool) -> NodePool:
         wanted = {
@@ -257,7 +256,7 @@ class Readiness(PortUser):
             claims = self.cluster.claims_of(pool.metadata.name)
             version = labels.NODEPOOL_HASH_VERSION
             await update_hashes(self.ports, claims, wanted, version=version)
-        return await apply_patch(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
+        return await apply_patch(self.ports, pool, {"metadata": {"annotations": wanted}})
 
 
 def _needs_reserved(pool: NodePool) -> bool:

@@ -52,7 +52,7 @@ async def report_fills(ports: Ports, fills: Mapping[str, Fill]) -> None:
             continue
         patch = {"status": {"conditions": to_wire(after), "readyReplicas": ready}}
         try:
-            await apply_patch(ports, CAPACITY_BUFFER, buffer, patch, subresource="status")
+            await apply_patch(ports, buffer, patch, subresource="status")
         except (ConflictError, NotFoundError):
             continue  # the buffer changed or was deleted; the next round writes it
 

@@ -53,13 +53,12 @@ class GangRelease(PortUser):
 
     async def _delete(self, claim: NodeClaim) -> None:
         named = claim.metadata.annotations[labels.GANG]
-        await delete(self.api, NODE_CLAIM, claim)
+        await delete(self.api, claim)
         log.info(
             "deleting nodeclaim of a gang that cannot be scheduled as a whole",
             extra={"NodeClaim": claim.metadata.name, "gang": named},
         )
         await self.recorder.publish(
-            NODE_CLAIM,
             claim,
             "Normal",
             "GangReleased",

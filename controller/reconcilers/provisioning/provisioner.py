@@ -14,7 +14,7 @@ from typing import Protocol
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD, RESOURCE_CLAIM
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, RESOURCE_CLAIM
 from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
@@ -272,9 +272,7 @@ class Provisioner(PortUser, ExpectedPods):
             if not problem and self.min_values_policy == STRICT:
                 problem = TOO_FEW_VALUES if lacks_values(pool, types) else ""
             if problem:
-                await self.recorder.publish(
-                    NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
-                )
+                await self.recorder.publish(pool, "Warning", "NoCompatibleInstanceTypes", problem)
 
     async def _read_ahead(self) -> None:
         """Have the engine read the instance types, half of its work, while no pod is pending."""
@@ -378,11 +376,7 @@ class Provisioner(PortUser, ExpectedPods):
 
     async def _publish_nomination(self, pod: Pod, claim: NodeClaim) -> None:
         await self.recorder.publish(
-            POD,
-            pod,
-            "Normal",
-            "Nominated",
-            f"Pod should schedule on: nodeclaim/{claim.metadata.name}",
+            pod, "Normal", "Nominated", f"Pod should schedule on: nodeclaim/{claim.metadata.name}"
         )
 
     def _pods_without_claims(self) -> list[tuple[Pod, str]]:
@@ -431,7 +425,7 @@ class Provisioner(PortUser, ExpectedPods):
             if before.get(pod.metadata.uid) != why:
                 changed.setdefault(why, []).append(pod.key)
             await self.recorder.publish(
-                POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
+                pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
             )
         for why, keys in changed.items():
             fields = {"pods": len(keys), "Pods": ", ".join(keys[:MOST_NAMED])}

@@ -16,7 +16,7 @@ from datetime import timedelta
 import msgspec
 
 from controller.apis import labels
-from controller.apis.kinds import NODE, NODE_POOL, POD
+from controller.apis.kinds import NODE, NODE_POOL
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod, PodStatus
@@ -153,7 +153,7 @@ class Resizing(PortUser):
             return
         self.metrics.record_eviction(200)
         message = f"Evicted pod to free capacity for the resize of {resized}"
-        await self.recorder.publish(POD, pod, "Normal", "Evicted", message)
+        await self.recorder.publish(pod, "Normal", "Evicted", message)
 
     async def _report(
         self, pod: Pod, pending: Condition, node: Node, pods: Sequence[Pod], prospect: str
@@ -169,7 +169,6 @@ class Resizing(PortUser):
         else:
             return  # Other pods have left: the kubelet is about to apply the resize.
         await self.recorder.publish(
-            POD,
             pod,
             "Warning",
             "ResizePending",

@@ -138,7 +138,7 @@ class Replication(PortUser):
             f"spec.limits.nodes ({limit}) is less than spec.replicas ({replicas}): raise "
             "spec.limits.nodes, or lower spec.replicas"
         )
-        await self.recorder.publish(NODE_POOL, pool, "Warning", "NodeLimitReached", message)
+        await self.recorder.publish(pool, "Warning", "NodeLimitReached", message)
         log.info("creating no more nodeclaims for nodepool: %s", message, extra=fields)
 
     async def _has_to_wait(self, pool: NodePool) -> timedelta:
@@ -154,7 +154,7 @@ class Replication(PortUser):
             pause, message = refusals.remaining_wait(pool.metadata.name, self.clock())
             reason = "LaunchFailed"
         if pause:
-            await self.recorder.publish(NODE_POOL, pool, "Warning", reason, message)
+            await self.recorder.publish(pool, "Warning", reason, message)
             fields = {"NodePool": pool.metadata.name, "reason": message}
             log.info("creating no nodeclaims for nodepool yet; retrying", extra=fields)
         return pause
@@ -222,7 +222,7 @@ class Replication(PortUser):
         fields = {"NodeClaim": metadata.name, "NodePool": node.node_pool}
         self.cluster.mark_for_deletion(metadata.name)
         try:
-            if not await delete(self.api, NODE_CLAIM, claim):
+            if not await delete(self.api, claim):
                 return True
         except (UnavailableError, TooManyRequestsError):
             self._unanswered.add(metadata.uid)

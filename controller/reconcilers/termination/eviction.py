@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.apis.kinds import NODE, POD
+from controller.apis.kinds import POD
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import is_namespace_terminating
@@ -81,7 +81,6 @@ class Eviction(PortUser):
             if not refused:
                 raise
             await self.recorder.publish(
-                NODE,
                 node,
                 "Warning",
                 "FailedDraining",
@@ -90,7 +89,7 @@ class Eviction(PortUser):
             return False
         refusals.pop(pod.metadata.uid, None)
         self.metrics.record_eviction(200)
-        await self.recorder.publish(POD, pod, "Normal", "Evicted", "Evicted pod")
+        await self.recorder.publish(pod, "Normal", "Evicted", "Evicted pod")
         return True
 
     def forget(self, node: Node) -> None:
@@ -110,7 +109,7 @@ class Eviction(PortUser):
         # Never 0: that would drop the object while the containers still run.
         grace = max(int((deadline - now).total_seconds()), 1)
         await self.recorder.publish(
-            POD, pod, "Normal", "Disrupted", "Deleting the pod to accommodate the terminationTime"
+            pod, "Normal", "Disrupted", "Deleting the pod to accommodate the terminationTime"
         )
         try:
             await self.api.delete(

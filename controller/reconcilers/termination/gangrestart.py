@@ -92,7 +92,7 @@ class GangRestart(PortUser):
         if await self.eviction.evict(now, node, purpose=f"restart gang {gang}"):
             del restarts.left[uid]
             message = f"Gang {gang} lost pods on node {node.metadata.name} and restarts as a whole"
-            await self.recorder.publish(POD, now, "Normal", "GangRestarted", message)
+            await self.recorder.publish(now, "Normal", "GangRestarted", message)
             fields = {"Pod": now.key, "gang": gang, "Node": node.metadata.name}
             log.info("evicted pod, because its gang lost pods on node and restarts", extra=fields)
 

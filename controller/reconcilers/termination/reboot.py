@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from controller.apis import labels
 from controller.apis.karpenter import durations
 from controller.apis.karpenter.nodeclaim import INITIALIZED, REBOOTING, NodeClaim
-from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kinds import NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
@@ -90,7 +90,7 @@ class Reboots(PortUser):
             if not await self._drain(claim, node, _since(asked)):
                 return POLL
             annotated = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: boot}}}
-            claim = await apply_patch(self.ports, NODE_CLAIM, claim, annotated)
+            claim = await apply_patch(self.ports, claim, annotated)
         elif before != boot:
             return await self._record_reboot(claim, node, asked)
         self._tried.setdefault(claim.metadata.uid, self.clock())
@@ -161,7 +161,7 @@ class Reboots(PortUser):
     async def _forget_initialization(self, node: Node) -> None:
         if labels.INITIALIZED in node.metadata.labels:
             without = {"metadata": {"labels": {labels.INITIALIZED: None}}}
-            await apply_patch(self.ports, NODE, node, without)
+            await apply_patch(self.ports, node, without)
 
     async def _observe(self, claim: NodeClaim, node: Node) -> timedelta | None:
         """Wait until the node is Ready after another boot."""
@@ -172,9 +172,7 @@ class Reboots(PortUser):
             return POLL
         if any(taints.are_same(taint, taints.REBOOTING) for taint in node.spec.taints):
             await self._untaint(node)
-            await self.recorder.publish(
-                NODE_CLAIM, claim, "Normal", "RebootObserved", "Node booted again"
-            )
+            await self.recorder.publish(claim, "Normal", "RebootObserved", "Node booted again")
             return POLL
         if not conditions.is_true(node.status.conditions, "Ready"):
             return POLL
@@ -213,7 +211,7 @@ class Reboots(PortUser):
                 await with_drain_until(self.ports, claim, end)
         except NotFoundError:
             return
-        if not await delete(self.api, NODE_CLAIM, claim):
+        if not await delete(self.api, claim):
             return
         fields = {
             "NodeClaim": claim.metadata.name,
@@ -222,12 +220,12 @@ class Reboots(PortUser):
             "why": why,
         }
         log.info("reboot failed, replacing node", extra=fields)
-        await self.recorder.publish(NODE_CLAIM, claim, "Warning", "RebootFailed", why)
+        await self.recorder.publish(claim, "Warning", "RebootFailed", why)
         self._count(claim, result)
 
     async def _end(self, claim: NodeClaim, reason: str, message: str) -> None:
         without = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: None}}}
-        claim = await apply_patch(self.ports, NODE_CLAIM, claim, without)
+        claim = await apply_patch(self.ports, claim, without)
         await with_condition(
             self.ports, claim, REBOOTING, "False",
             reason=reason, message=message, now=self.clock(),
@@ -252,7 +250,7 @@ class Reboots(PortUser):
 
     async def _write_taints(self, node: Node, every: list[Taint]) -> None:
         patch = {"spec": {"taints": to_wire(every) or None}}
-        await apply_patch(self.ports, NODE, node, patch)
+        await apply_patch(self.ports, node, patch)
 
 
 def _since(condition: conditions.Condition) -> datetime:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from controller.apis import labels
-from controller.apis.kinds import DEPLOYMENT, NODE, POD, REPLICA_SET
+from controller.apis.kinds import DEPLOYMENT, REPLICA_SET
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
@@ -68,7 +68,7 @@ class Surge(PortUser):
             return now
         name = deployment.metadata.key
         message = f"Restarting Deployment {name}: a replacement starts before this pod is deleted"
-        await self.recorder.publish(POD, pod, "Normal", "Surging", message)
+        await self.recorder.publish(pod, "Normal", "Surging", message)
         return now + ROLLOUT_TIMEOUT
 
     async def _deployment(self, pod: Pod) -> Deployment | None:
@@ -98,7 +98,7 @@ class Surge(PortUser):
 
     async def _report_vain(self, pod: Pod, node: Node, why: str) -> None:
         message = f'Pod "{pod.key}" is evicted before a replacement runs: {why}'
-        await self.recorder.publish(NODE, node, "Normal", "SurgeImpossible", message)
+        await self.recorder.publish(node, "Normal", "SurgeImpossible", message)
 
 
 def _owner(metadata: ObjectMeta, kind: str) -> str:

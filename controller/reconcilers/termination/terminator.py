@@ -100,7 +100,7 @@ class Terminator(PortUser):
     async def _delete_claim(self, claim: NodeClaim) -> None:
         fields = {"NodeClaim": claim.metadata.name, "Node": claim.status.node_name}
         log.info("deleting nodeclaim of deleted node", extra=fields)
-        await delete(self.api, NODE_CLAIM, claim)
+        await delete(self.api, claim)
 
     async def _instance_is_gone(self, node: Node) -> bool:
         """Whether the instance is terminated, so that draining the node is pointless.
@@ -136,7 +136,7 @@ class Terminator(PortUser):
             "spec": {"taints": to_wire(taints)},
             "metadata": {"labels": {labels.EXCLUDE_FROM_LOAD_BALANCERS: "karpenter"}},
         }
-        updated = await apply_patch(self.ports, NODE, node, patch)
+        updated = await apply_patch(self.ports, node, patch)
         fields = {"Node": node.metadata.name, "taint.Key": DISRUPTED.key}
         log.info("tainted node", extra=fields)
         return updated
@@ -180,7 +180,7 @@ class Terminator(PortUser):
         waiting = "1 pod is" if pods == 1 else f"{pods} pods are"
         message = f"Failed to drain node, {waiting} waiting to be evicted"
         await self.recorder.publish(
-            NODE, node, "Warning", "FailedDraining", message, dedupe_by="pods are waiting"
+            node, "Warning", "FailedDraining", message, dedupe_by="pods are waiting"
         )
 
     def _progress_of(self, node: Node) -> _Progress:
@@ -232,7 +232,6 @@ class Terminator(PortUser):
             )
             return True
         await self.recorder.publish(
-            NODE,
             node,
             "Normal",
             "AwaitingVolumeDetachment",
@@ -284,7 +283,7 @@ class Terminator(PortUser):
         # same time, and the API server refuses a list that adds one again.
         left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
-            await apply_patch(self.ports, NODE, node, {"metadata": {"finalizers": left}})
+            await apply_patch(self.ports, node, {"metadata": {"finalizers": left}})
             self.metrics.record_node_termination(node, self.clock())
             log.info("deleted node", extra={"Node": node.metadata.name})
         self._progress.pop(node.metadata.uid, None)

@@ -47,7 +47,7 @@ class ZonalShiftReporting(PortUser):
                 if zone_id in changes:
                     type_, reason, message = changes[zone_id]
                     text = message.format(zone, zone_id)
-                    await self.recorder.publish(NODE_POOL, pool, type_, reason, text)
+                    await self.recorder.publish(pool, type_, reason, text)
         return PERIOD
 
     def _zones(self, pool: NodePool) -> Mapping[str, str]:
