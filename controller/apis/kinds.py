@@ -51,72 +51,47 @@ class Kind(Generic[T]):
         return self.api_version.rpartition("/")[0]
 
 
-POD = Kind("v1", "Pod", "pods", True, pods.Pod)
-NODE = Kind("v1", "Node", "nodes", False, nodes.Node)
-NAMESPACE = Kind("v1", "Namespace", "namespaces", False, workloads.Namespace)
-PERSISTENT_VOLUME = Kind(
-    "v1", "PersistentVolume", "persistentvolumes", False, workloads.PersistentVolume
-)
-PERSISTENT_VOLUME_CLAIM = Kind(
-    "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, workloads.PersistentVolumeClaim
-)
-LIMIT_RANGE = Kind("v1", "LimitRange", "limitranges", True, workloads.LimitRange)
-DAEMON_SET = Kind("apps/v1", "DaemonSet", "daemonsets", True, workloads.DaemonSet)
-POD_TEMPLATE = Kind("v1", "PodTemplate", "podtemplates", True, workloads.PodTemplate)
-DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", True, workloads.Deployment)
-REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets", True, workloads.ReplicaSet)
-STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets", True, workloads.StatefulSet)
-POD_DISRUPTION_BUDGET = Kind(
-    "policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True, workloads.PodDisruptionBudget
-)
-STORAGE_CLASS = Kind(
-    "storage.k8s.io/v1", "StorageClass", "storageclasses", False, workloads.StorageClass
-)
-CSI_NODE = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, workloads.CSINode)
-VOLUME_ATTACHMENT = Kind(
-    "storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, workloads.VolumeAttachment
-)
-PRIORITY_CLASS = Kind(
-    "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, workloads.PriorityClass
-)
-POD_GROUP = Kind("scheduling.k8s.io/v1beta1", "PodGroup", "podgroups", True, workloads.PodGroup)
+def _kind(api_version: str, type_: type[T], *, namespaced: bool = True) -> Kind[T]:
+    """Return the kind whose name is that of its type."""
+    name = type_.__name__
+    plural = f"{name.lower()}{'es' if name.endswith('s') else 's'}"
+    return Kind(api_version, name, plural, namespaced, type_)
+
+
+POD = _kind("v1", pods.Pod)
+NODE = _kind("v1", nodes.Node, namespaced=False)
+NAMESPACE = _kind("v1", workloads.Namespace, namespaced=False)
+PERSISTENT_VOLUME = _kind("v1", workloads.PersistentVolume, namespaced=False)
+PERSISTENT_VOLUME_CLAIM = _kind("v1", workloads.PersistentVolumeClaim)
+LIMIT_RANGE = _kind("v1", workloads.LimitRange)
+DAEMON_SET = _kind("apps/v1", workloads.DaemonSet)
+POD_TEMPLATE = _kind("v1", workloads.PodTemplate)
+DEPLOYMENT = _kind("apps/v1", workloads.Deployment)
+REPLICA_SET = _kind("apps/v1", workloads.ReplicaSet)
+STATEFUL_SET = _kind("apps/v1", workloads.StatefulSet)
+POD_DISRUPTION_BUDGET = _kind("policy/v1", workloads.PodDisruptionBudget)
+STORAGE_CLASS = _kind("storage.k8s.io/v1", workloads.StorageClass, namespaced=False)
+CSI_NODE = _kind("storage.k8s.io/v1", workloads.CSINode, namespaced=False)
+VOLUME_ATTACHMENT = _kind("storage.k8s.io/v1", workloads.VolumeAttachment, namespaced=False)
+PRIORITY_CLASS = _kind("scheduling.k8s.io/v1", workloads.PriorityClass, namespaced=False)
+POD_GROUP = _kind("scheduling.k8s.io/v1beta1", workloads.PodGroup)
 COSCHEDULING_POD_GROUP = Kind(
     "scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", True, workloads.CoschedulingPodGroup
 )
-REPLICATION_CONTROLLER = Kind(
-    "v1", "ReplicationController", "replicationcontrollers", True, workloads.ReplicationController
-)
-RESOURCE_SLICE = Kind(
-    "resource.k8s.io/v1", "ResourceSlice", "resourceslices", False, devices.ResourceSlice
-)
-RESOURCE_CLAIM = Kind(
-    "resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True, devices.ResourceClaim
-)
-DEVICE_CLASS = Kind(
-    "resource.k8s.io/v1", "DeviceClass", "deviceclasses", False, devices.DeviceClass
-)
-DEVICE_TAINT_RULE = Kind(
-    "resource.k8s.io/v1", "DeviceTaintRule", "devicetaintrules", False, devices.DeviceTaintRule
-)
-SERVICE = Kind("v1", "Service", "services", True, workloads.Service)
-EVENT = Kind("v1", "Event", "events", True, workloads.Event)
-LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases", True, workloads.Lease)
-NODE_POOL = Kind("karpenter.sh/v1", "NodePool", "nodepools", False, nodepool.NodePool)
-NODE_CLAIM = Kind("karpenter.sh/v1", "NodeClaim", "nodeclaims", False, nodeclaim.NodeClaim)
-EC2_NODE_CLASS = Kind(
-    "karpenter.k8s.aws/v1", "EC2NodeClass", "ec2nodeclasses", False, ec2nodeclass.EC2NodeClass
-)
-NODE_OVERLAY = Kind(
-    "karpenter.sh/v1alpha1", "NodeOverlay", "nodeoverlays", False, nodeoverlay.NodeOverlay
-)
-CAPACITY_BUFFER = Kind(
-    "autoscaling.x-k8s.io/v1beta1",
-    "CapacityBuffer",
-    "capacitybuffers",
-    True,
-    capacitybuffer.CapacityBuffer,
-)
-DISRUPTION = Kind("joiner.dev/v1alpha1", "Disruption", "disruptions", False, disruption.Disruption)
+REPLICATION_CONTROLLER = _kind("v1", workloads.ReplicationController)
+RESOURCE_SLICE = _kind("resource.k8s.io/v1", devices.ResourceSlice, namespaced=False)
+RESOURCE_CLAIM = _kind("resource.k8s.io/v1", devices.ResourceClaim)
+DEVICE_CLASS = _kind("resource.k8s.io/v1", devices.DeviceClass, namespaced=False)
+DEVICE_TAINT_RULE = _kind("resource.k8s.io/v1", devices.DeviceTaintRule, namespaced=False)
+SERVICE = _kind("v1", workloads.Service)
+EVENT = _kind("v1", workloads.Event)
+LEASE = _kind("coordination.k8s.io/v1", workloads.Lease)
+NODE_POOL = _kind("karpenter.sh/v1", nodepool.NodePool, namespaced=False)
+NODE_CLAIM = _kind("karpenter.sh/v1", nodeclaim.NodeClaim, namespaced=False)
+EC2_NODE_CLASS = _kind("karpenter.k8s.aws/v1", ec2nodeclass.EC2NodeClass, namespaced=False)
+NODE_OVERLAY = _kind("karpenter.sh/v1alpha1", nodeoverlay.NodeOverlay, namespaced=False)
+CAPACITY_BUFFER = _kind("autoscaling.x-k8s.io/v1beta1", capacitybuffer.CapacityBuffer)
+DISRUPTION = _kind("joiner.dev/v1alpha1", disruption.Disruption, namespaced=False)
 
 KIND_OF: Mapping[type, Kind[Any]] = {
     kind.type: kind for kind in list(globals().values()) if isinstance(kind, Kind)
