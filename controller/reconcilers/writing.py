@@ -73,7 +73,6 @@ async def with_condition(
     reason: str = "",
     message: str = "",
     ready_when: Sequence[str] = (),
-    now: datetime,
 ) -> NodeClaim:
     """Set one condition of a NodeClaim, and return the resulting NodeClaim.
 
@@ -84,17 +83,12 @@ async def with_condition(
         ConflictError: the NodeClaim changed, as for `apply_patch`.
 
     """
+    now, generation = ports.clock(), claim.metadata.generation
+    known = claim.status.conditions
     after = conditions.with_condition(
-        claim.status.conditions,
-        kind,
-        status,
-        reason=reason,
-        message=message,
-        generation=claim.metadata.generation,
-        now=now,
+        known, kind, status, reason=reason, message=message, generation=generation, now=now
     )
     if ready_when:
-        generation = claim.metadata.generation
         after = conditions.roll_up(after, ready_when, generation=generation, now=now)
     return await with_conditions(ports, claim, after)
 

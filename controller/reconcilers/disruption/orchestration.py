@@ -315,13 +315,16 @@ class Orchestrator(PortUser):
         try:
             claim = await apply_patch(self.ports, claim, annotated)
             claim = await with_condition(
-                self.ports, claim, DISRUPTION_REASON, "True",
-                reason=reason, message=reason, now=now,
-            )  # fmt: skip
+                self.ports, claim, DISRUPTION_REASON, "True", reason=reason, message=reason
+            )
             await with_condition(
-                self.ports, claim, REBOOTING, "True",
-                reason="RebootRequested", message=f"rebooting for {why}", now=now,
-            )  # fmt: skip
+                self.ports,
+                claim,
+                REBOOTING,
+                "True",
+                reason="RebootRequested",
+                message=f"rebooting for {why}",
+            )
         except (ConflictError, NotFoundError) as error:
             fields = {
                 "Node": candidate.name,
@@ -477,9 +480,13 @@ class Orchestrator(PortUser):
         try:
             await apply_patch(self.ports, node, tainted)
             await with_condition(
-                self.ports, candidate.claim, DISRUPTION_REASON, "True",
-                reason=reason.value, message=reason.value, now=self.clock(),
-            )  # fmt: skip
+                self.ports,
+                candidate.claim,
+                DISRUPTION_REASON,
+                "True",
+                reason=reason.value,
+                message=reason.value,
+            )
         except (ConflictError, NotFoundError) as error:
             # It changed since the decision: the next round decides again.
             fields = {

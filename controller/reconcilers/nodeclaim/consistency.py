@@ -48,7 +48,6 @@ class Consistency(PortUser):
             "False" if problems else "True",
             reason="ConsistencyCheckFailed" if problems else "",
             message="; ".join(problems),
-            now=self.clock(),
         )
         return PERIOD
 

@@ -101,7 +101,7 @@ class Finalization(PortUser):
             await self.cloud.terminate(provider_id)
         except NodeClaimNotFoundError:
             return True
-        await with_condition(self.ports, claim, INSTANCE_TERMINATING, "True", now=self.clock())
+        await with_condition(self.ports, claim, INSTANCE_TERMINATING, "True")
         return False
 
     async def _orphan(self, claim: NodeClaim) -> str:

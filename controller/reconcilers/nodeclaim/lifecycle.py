@@ -536,14 +536,7 @@ class Lifecycle(PortUser):
         message: str = "",
     ) -> NodeClaim:
         return await with_condition(
-            self.ports,
-            claim,
-            kind,
-            status,
-            reason=reason,
-            message=message,
-            ready_when=READY_WHEN,
-            now=self.clock(),
+            self.ports, claim, kind, status, reason=reason, message=message, ready_when=READY_WHEN
         )
 
     async def _patch(

@@ -139,15 +139,17 @@ class Reboots(PortUser):
     async def _record_reboot(
         self, claim: NodeClaim, node: Node, asked: conditions.Condition
     ) -> timedelta | None:
-        now = self.clock()
         claim = await with_condition(
-            self.ports, claim, INITIALIZED, "Unknown",
-            reason="Rebooting", message="node is rebooting", now=now,
-        )  # fmt: skip
+            self.ports,
+            claim,
+            INITIALIZED,
+            "Unknown",
+            reason="Rebooting",
+            message="node is rebooting",
+        )
         await with_condition(
-            self.ports, claim, REBOOTING, "True",
-            reason="RebootIssued", message=asked.message, now=now,
-        )  # fmt: skip
+            self.ports, claim, REBOOTING, "True", reason="RebootIssued", message=asked.message
+        )
         fields = {
             "NodeClaim": claim.metadata.name,
             "Node": node.metadata.name,
@@ -226,10 +228,7 @@ class Reboots(PortUser):
     async def _end(self, claim: NodeClaim, reason: str, message: str) -> None:
         without = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: None}}}
         claim = await apply_patch(self.ports, claim, without)
-        await with_condition(
-            self.ports, claim, REBOOTING, "False",
-            reason=reason, message=message, now=self.clock(),
-        )  # fmt: skip
+        await with_condition(self.ports, claim, REBOOTING, "False", reason=reason, message=message)
         fields = {
             "NodeClaim": claim.metadata.name,
             "Node": claim.status.node_name,

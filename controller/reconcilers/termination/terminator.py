@@ -309,10 +309,7 @@ class Terminator(PortUser):
         if claim is None:
             return
         with contextlib.suppress(NotFoundError):
-            await with_condition(
-                self.ports, claim, kind, status,
-                reason=reason, message=message, now=self.clock(),
-            )  # fmt: skip
+            await with_condition(self.ports, claim, kind, status, reason=reason, message=message)
 
 
 def _is_lost(pod: Pod, progress: _Progress) -> bool:
