@@ -1,25 +1,28 @@
 """The settings of the controller: names, types, units, defaults and descriptions.
 
-Every field of `Options` is a setting; `run --help` prints its description. The environment
+Every field of `Options` is a setting; `run --help` prints the description below it. The environment
 variable of a setting is the field's name in capitals (`BATCH_IDLE_DURATION`), its flag the name
 in kebab case (`--batch-idle-duration=2s`). Names and defaults are Karpenter's where Karpenter has
 the same setting. A flag overrides the environment variable, which overrides the default.
 The Pulumi program writes settings with `to_environment`; the controller reads them with
-`Options.parse`. This module reads no file, no socket and no environment of the process.
+`Options.parse`. This module reads no socket and no environment of the process, and
+no file but its own source, for the descriptions.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
+import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Protocol
-
-from msgspec import Meta
 
 from controller.apis.karpenter import durations
 
@@ -89,11 +92,6 @@ class Length:
 
     def __str__(self) -> str:
         return f"up to {self.maximum} characters"
-
-
-def doc(text: str) -> Meta:
-    """Return the description of a setting, with its whitespace collapsed to one line."""
-    return Meta(description=" ".join(text.split()))
 
 
 TagValue = Annotated[str, Length(256)]
@@ -185,471 +183,252 @@ def gate_disabled(subject: str, gate: str) -> str:
 class Options:
     """The settings of one controller."""
 
-    cluster_name: Annotated[
-        str,
-        doc("""
-            Name of the EKS cluster. Joiner finds its EC2 instances by tags with this name, so there
-            is no default.
-        """),
-    ]
+    cluster_name: str
+    """Name of the EKS cluster. Joiner finds its EC2 instances by tags with this name, so there is
+    no default."""
 
-    installation: Annotated[
-        TagValue,
-        doc("""
-            Value of the tag `joiner.dev/installation` on everything that Joiner creates in AWS.
-            Joiner garbage-collects only resources with this tag and value, whatever other tags they
-            have. If empty, the cluster's name.
-        """),
-    ] = ""
+    installation: TagValue = ""
+    """Value of the tag `joiner.dev/installation` on everything that Joiner creates in AWS. Joiner
+    garbage-collects only resources with this tag and value, whatever other tags they have. If
+    empty, the cluster's name."""
 
-    cluster_endpoint: Annotated[
-        str,
-        doc("""
-            URL of the API server that nodes join. If empty, Joiner reads it with
-            eks:DescribeCluster.
-        """),
-    ] = ""
+    cluster_endpoint: str = ""
+    """URL of the API server that nodes join. If empty, Joiner reads it with eks:DescribeCluster."""
 
-    cluster_ca_bundle: Annotated[
-        str,
-        doc("""
-            CA bundle with which nodes verify the API server: PEM in base64. If empty, the CA bundle
-            that the controller itself uses.
-        """),
-    ] = ""
+    cluster_ca_bundle: str = ""
+    """CA bundle with which nodes verify the API server: PEM in base64. If empty, the CA bundle that
+    the controller itself uses."""
 
-    isolated_vpc: Annotated[
-        bool,
-        doc("""
-            Whether the VPC has no route to the Pricing and IAM APIs. If true, Joiner uses the
-            on-demand prices that are part of its release, every EC2NodeClass reports their date,
-            and an EC2NodeClass must set an existing `spec.instanceProfile`.
-        """),
-    ] = False
+    isolated_vpc: bool = False
+    """Whether the VPC has no route to the Pricing and IAM APIs. If true, Joiner uses the on-demand
+    prices that are part of its release, every EC2NodeClass reports their date, and an EC2NodeClass
+    must set an existing `spec.instanceProfile`."""
 
-    eks_control_plane: Annotated[
-        bool,
-        doc("""
-            Whether the API server is one of EKS, so that Joiner reads its version from EKS. It has
-            no effect and is accepted for compatibility with Karpenter: Joiner always does this.
-        """),
-    ] = False
+    eks_control_plane: bool = False
+    """Whether the API server is one of EKS, so that Joiner reads its version from EKS. It has no
+    effect and is accepted for compatibility with Karpenter: Joiner always does this."""
 
-    vm_memory_overhead_percent: Annotated[
-        Fraction,
-        doc("""
-            Share of an instance type's memory that the hypervisor and the kernel use, as a
-            fraction: 0.075 is 7.5 %. It applies until a node of the instance type and AMI has
-            reported its memory.
-        """),
-    ] = 0.075
+    vm_memory_overhead_percent: Fraction = 0.075
+    """Share of an instance type's memory that the hypervisor and the kernel use, as a fraction:
+    0.075 is 7.5 %. It applies until a node of the instance type and AMI has reported its memory."""
 
-    interruption_queue: Annotated[
-        str,
-        doc("""
-            Name of the SQS queue that receives interruption events. Empty disables interruption
-            handling.
-        """),
-    ] = ""
+    interruption_queue: str = ""
+    """Name of the SQS queue that receives interruption events. Empty disables interruption
+    handling."""
 
-    reserved_enis: Annotated[
-        Count,
-        doc("""
-            Number of network interfaces per node that pods cannot use, as with custom networking of
-            the VPC CNI. They are excluded from the maximum number of pods.
-        """),
-    ] = 0
+    reserved_enis: Count = 0
+    """Number of network interfaces per node that pods cannot use, as with custom networking of the
+    VPC CNI. They are excluded from the maximum number of pods."""
 
-    prefix_delegation: Annotated[
-        bool,
-        doc("""
-            Whether the VPC CNI assigns prefixes of 16 addresses to nodes (its setting
-            ENABLE_PREFIX_DELEGATION). If true, the maximum number of pods of a Nitro instance type
-            is that of AWS's max-pods calculator: what its prefixes hold, at most 110, or 250 with
-            more than 30 vCPUs. `spec.kubelet.maxPods` of an EC2NodeClass has precedence.
-        """),
-    ] = False
+    prefix_delegation: bool = False
+    """Whether the VPC CNI assigns prefixes of 16 addresses to nodes (its setting
+    ENABLE_PREFIX_DELEGATION). If true, the maximum number of pods of a Nitro instance type is that
+    of AWS's max-pods calculator: what its prefixes hold, at most 110, or 250 with more than 30
+    vCPUs. `spec.kubelet.maxPods` of an EC2NodeClass has precedence."""
 
-    disable_dry_run: Annotated[
-        bool,
-        doc("""
-            Whether to skip the dry-run calls to EC2 that validate an EC2NodeClass before it becomes
-            ready.
-        """),
-    ] = False
+    disable_dry_run: bool = False
+    """Whether to skip the dry-run calls to EC2 that validate an EC2NodeClass before it becomes
+    ready."""
 
-    enable_zonal_shift: Annotated[
-        bool,
-        doc("""
-            Whether Joiner honours ARC zonal shift: it launches and terminates no nodes in
-            availability zones from which ARC has shifted the cluster away.
-        """),
-    ] = False
+    enable_zonal_shift: bool = False
+    """Whether Joiner honours ARC zonal shift: it launches and terminates no nodes in availability
+    zones from which ARC has shifted the cluster away."""
 
-    ami_refresh_interval: Annotated[
-        SlowDuration,
-        doc("Interval at which the AMIs of every EC2NodeClass are discovered again."),
-    ] = timedelta(minutes=1)
+    ami_refresh_interval: SlowDuration = timedelta(minutes=1)
+    """Interval at which the AMIs of every EC2NodeClass are discovered again."""
 
-    ssm_refresh_interval: Annotated[
-        SlowDuration,
-        doc("""
-            How long the SSM parameters of AMI aliases are cached. A cluster with `al2023@latest`
-            drifts to a new AMI within this time after the release, so clusters do not all drift at
-            once. If the cached AMI is deprecated, Joiner reads the parameter again every 30
-            minutes. As with Karpenter, parameters of `ssmParameter` are cached for 5 minutes.
-        """),
-    ] = timedelta(hours=24)
+    ssm_refresh_interval: SlowDuration = timedelta(hours=24)
+    """How long the SSM parameters of AMI aliases are cached. A cluster with `al2023@latest` drifts
+    to a new AMI within this time after the release, so clusters do not all drift at once. If the
+    cached AMI is deprecated, Joiner reads the parameter again every 30 minutes. As with Karpenter,
+    parameters of `ssmParameter` are cached for 5 minutes."""
 
-    security_group_refresh_interval: Annotated[
-        SlowDuration,
-        doc("Interval at which the security groups of every EC2NodeClass are discovered again."),
-    ] = timedelta(minutes=1)
+    security_group_refresh_interval: SlowDuration = timedelta(minutes=1)
+    """Interval at which the security groups of every EC2NodeClass are discovered again."""
 
-    subnet_refresh_interval: Annotated[
-        SlowDuration,
-        doc("Interval at which the subnets of every EC2NodeClass are discovered again."),
-    ] = timedelta(minutes=1)
+    subnet_refresh_interval: SlowDuration = timedelta(minutes=1)
+    """Interval at which the subnets of every EC2NodeClass are discovered again."""
 
-    batch_idle_duration: Annotated[
-        PositiveDuration,
-        doc("""
-            How long the batch window stays open after the last pending pod arrived. A longer time
-            puts more pods into one batch; a shorter one reduces the latency of a single pod. If
-            every ReplicaSet and StatefulSet has created all its pods, the window closes after a
-            fifth of this time.
-        """),
-    ] = timedelta(seconds=1)
+    batch_idle_duration: PositiveDuration = timedelta(seconds=1)
+    """How long the batch window stays open after the last pending pod arrived. A longer time puts
+    more pods into one batch; a shorter one reduces the latency of a single pod. If every ReplicaSet
+    and StatefulSet has created all its pods, the window closes after a fifth of this time."""
 
-    batch_max_duration: Annotated[
-        PositiveDuration,
-        doc("Maximum length of the batch window while pending pods keep arriving."),
-    ] = timedelta(seconds=10)
+    batch_max_duration: PositiveDuration = timedelta(seconds=10)
+    """Maximum length of the batch window while pending pods keep arriving."""
 
-    registration_timeout: Annotated[
-        PositiveDuration,
-        doc("""
-            Maximum time from the launch of an instance until its node registers. After it, Joiner
-            deletes the NodeClaim and terminates the instance. Increase it for AMIs that boot
-            slowly.
-        """),
-    ] = timedelta(minutes=15)
+    registration_timeout: PositiveDuration = timedelta(minutes=15)
+    """Maximum time from the launch of an instance until its node registers. After it, Joiner
+    deletes the NodeClaim and terminates the instance. Increase it for AMIs that boot slowly."""
 
-    solve_time_limit: Annotated[
-        PositiveDuration,
-        doc("""
-            Maximum time that one scheduling simulation searches for a cheaper solution before it
-            uses the best one so far.
-        """),
-    ] = timedelta(seconds=30)
+    solve_time_limit: PositiveDuration = timedelta(seconds=30)
+    """Maximum time that one scheduling simulation searches for a cheaper solution before it uses
+    the best one so far."""
 
-    disruption_time_limit: Annotated[
-        PositiveDuration,
-        doc("""
-            Maximum time of one consolidation computation. After it, Joiner uses the commands found
-            so far. It does not delay pending pods, but it delays the removal of empty nodes.
-            Savings that evict the fewest pods are found first.
-        """),
-    ] = timedelta(seconds=10)
+    disruption_time_limit: PositiveDuration = timedelta(seconds=10)
+    """Maximum time of one consolidation computation. After it, Joiner uses the commands found so
+    far. It does not delay pending pods, but it delays the removal of empty nodes. Savings that
+    evict the fewest pods are found first."""
 
-    disruption_eviction_price: Annotated[
-        Fraction,
-        doc("""
-            Cost in $ of evicting one pod whose priority and deletion cost are 0. The default is
-            about the on-demand price of one CPU for 15 minutes, in which the pod starts again.
-            Joiner consolidates a node only if the saving exceeds the cost of its evictions. 0
-            counts every saving, as Karpenter does.
-        """),
-    ] = 0.01
+    disruption_eviction_price: Fraction = 0.01
+    """Cost in $ of evicting one pod whose priority and deletion cost are 0. The default is about
+    the on-demand price of one CPU for 15 minutes, in which the pod starts again. Joiner
+    consolidates a node only if the saving exceeds the cost of its evictions. 0 counts every saving,
+    as Karpenter does."""
 
-    node_price_per_hour: Annotated[
-        Fraction,
-        doc("""
-            Fee per node in $ an hour, such as the price of a monitoring agent that is licensed per
-            host. It is part of a node's price, in addition to the instance, its EBS volumes and its
-            public IPv4 address. The annotation `joiner.dev/node-price-per-hour` of a NodePool
-            replaces it.
-        """),
-    ] = 0.0
+    node_price_per_hour: Fraction = 0.0
+    """Fee per node in $ an hour, such as the price of a monitoring agent that is licensed per host.
+    It is part of a node's price, in addition to the instance, its EBS volumes and its public IPv4
+    address. The annotation `joiner.dev/node-price-per-hour` of a NodePool replaces it."""
 
-    disruption_horizon: Annotated[
-        PositiveDuration,
-        doc("""
-            Maximum time over which a saving counts against the cost of evictions. It is shorter if
-            the evicted workloads have not run that long, or if a tenth of all pods were replaced
-            more recently.
-        """),
-    ] = timedelta(hours=2)
+    disruption_horizon: PositiveDuration = timedelta(hours=2)
+    """Maximum time over which a saving counts against the cost of evictions. It is shorter if the
+    evicted workloads have not run that long, or if a tenth of all pods were replaced more
+    recently."""
 
-    disruption_cool_down: Annotated[
-        PositiveDuration,
-        doc("""
-            Time after a pod's start in which its eviction costs more, up to three times as much, so
-            that a pod is not evicted repeatedly. It is also the minimum to which DISRUPTION_HORIZON
-            can shrink.
-        """),
-    ] = timedelta(minutes=10)
+    disruption_cool_down: PositiveDuration = timedelta(minutes=10)
+    """Time after a pod's start in which its eviction costs more, up to three times as much, so that
+    a pod is not evicted repeatedly. It is also the minimum to which DISRUPTION_HORIZON can
+    shrink."""
 
-    disruption_image_soak: Annotated[
-        AnyDuration,
-        doc("""
-            How long the first node of a NodePool with a new AMI must run before other drifted nodes
-            are replaced. No drifted node is replaced while new nodes do not register or are not
-            ready. `0s` replaces drifted nodes as fast as budgets allow, as Karpenter does.
-        """),
-    ] = timedelta(minutes=10)
+    disruption_image_soak: AnyDuration = timedelta(minutes=10)
+    """How long the first node of a NodePool with a new AMI must run before other drifted nodes are
+    replaced. No drifted node is replaced while new nodes do not register or are not ready. `0s`
+    replaces drifted nodes as fast as budgets allow, as Karpenter does."""
 
-    surge_single_replicas: Annotated[
-        bool,
-        doc("""
-            Whether a drain restarts Deployments with one replica, so that the new pod runs before
-            the old one is evicted. It applies to pods with the annotation `joiner.dev/surge:
-            "true"`. The controller needs the right to patch Deployments, which the Pulumi program
-            grants with this setting.
-        """),
-    ] = False
+    surge_single_replicas: bool = False
+    """Whether a drain restarts Deployments with one replica, so that the new pod runs before the
+    old one is evicted. It applies to pods with the annotation `joiner.dev/surge: "true"`. The
+    controller needs the right to patch Deployments, which the Pulumi program grants with this
+    setting."""
 
-    evict_for_resize: Annotated[
-        bool,
-        doc("""
-            Whether Joiner evicts other pods from a node on which an in-place resize of a pod is
-            deferred for a minute, so that the kubelet can apply it. It evicts the cheapest pods
-            that free enough capacity, and only if each of them gets another node.
-        """),
-    ] = False
+    evict_for_resize: bool = False
+    """Whether Joiner evicts other pods from a node on which an in-place resize of a pod is deferred
+    for a minute, so that the kubelet can apply it. It evicts the cheapest pods that free enough
+    capacity, and only if each of them gets another node."""
 
-    disruption_mode: Annotated[
-        DisruptionMode,
-        doc("""
-            `act` executes disruption decisions. `recommend` records them as Disruptions and waits
-            for the annotation `joiner.dev/approved=true`. `observe` only logs and counts decisions,
-            to try Joiner beside Karpenter: it also launches no nodes for pods, holds no Lease and
-            writes nothing. If a NodePool's annotation `joiner.dev/disruption-mode` is stricter, it
-            applies.
-        """),
-    ] = "act"
+    disruption_mode: DisruptionMode = "act"
+    """`act` executes disruption decisions. `recommend` records them as Disruptions and waits for
+    the annotation `joiner.dev/approved=true`. `observe` only logs and counts decisions, to try
+    Joiner beside Karpenter: it also launches no nodes for pods, holds no Lease and writes nothing.
+    If a NodePool's annotation `joiner.dev/disruption-mode` is stricter, it applies."""
 
-    preference_policy: Annotated[
-        PreferencePolicy,
-        doc("""
-            How preferred affinities and ScheduleAnyway topology spread constraints are treated in
-            scheduling: `Respect` treats them as required and relaxes them if a pod does not
-            schedule; `Ignore` ignores them.
-        """),
-    ] = "Respect"
+    preference_policy: PreferencePolicy = "Respect"
+    """How preferred affinities and ScheduleAnyway topology spread constraints are treated in
+    scheduling: `Respect` treats them as required and relaxes them if a pod does not schedule;
+    `Ignore` ignores them."""
 
-    min_values_policy: Annotated[
-        MinValuesPolicy,
-        doc("""
-            How `minValues` of requirements is treated: `Strict` does not launch if it cannot be
-            satisfied; `BestEffort` relaxes it.
-        """),
-    ] = "Strict"
+    min_values_policy: MinValuesPolicy = "Strict"
+    """How `minValues` of requirements is treated: `Strict` does not launch if it cannot be
+    satisfied; `BestEffort` relaxes it."""
 
-    ignore_dra_requests: Annotated[
-        bool,
-        doc("""
-            Whether pods with resource claims (dynamic resource allocation, DRA) are ignored in
-            scheduling. `false` needs Kubernetes 1.34 or later, which serves `resource.k8s.io/v1`.
-            Joiner satisfies claims with devices that drivers have published. With the feature gates
-            DRANVIDIAGPU and DRAEFA, it also launches nodes for claims.
-        """),
-    ] = True
+    ignore_dra_requests: bool = True
+    """Whether pods with resource claims (dynamic resource allocation, DRA) are ignored in
+    scheduling. `false` needs Kubernetes 1.34 or later, which serves `resource.k8s.io/v1`. Joiner
+    satisfies claims with devices that drivers have published. With the feature gates DRANVIDIAGPU
+    and DRAEFA, it also launches nodes for claims."""
 
-    gang_scheduling: Annotated[
-        bool,
-        doc("""
-            Whether the pods of a gang are scheduled together or not at all, and are disrupted
-            together or not at all. Gangs are PodGroups of Kubernetes 1.37 or of the coscheduling
-            plugin, JobSets, groups of a LeaderWorkerSet, and jobs that Kueue has admitted.
-        """),
-    ] = False
+    gang_scheduling: bool = False
+    """Whether the pods of a gang are scheduled together or not at all, and are disrupted together
+    or not at all. Gangs are PodGroups of Kubernetes 1.37 or of the coscheduling plugin, JobSets,
+    groups of a LeaderWorkerSet, and jobs that Kueue has admitted."""
 
-    legacy_node_repair: Annotated[
-        bool,
-        doc("""
-            Whether the feature gate NodeRepair repairs nodes as Karpenter did until 1.14: it
-            terminates an unhealthy node at once, without a drain, regardless of disruption budgets
-            and annotations, and before a replacement is launched.
-        """),
-    ] = False
+    legacy_node_repair: bool = False
+    """Whether the feature gate NodeRepair repairs nodes as Karpenter did until 1.14: it terminates
+    an unhealthy node at once, without a drain, regardless of disruption budgets and annotations,
+    and before a replacement is launched."""
 
-    scheduler_config: Annotated[
-        str,
-        doc("""
-            Default topology spread constraints of the cluster, as in kube-scheduler's configuration
-            (`podTopologySpread.defaultConstraints`): a YAML or JSON document, or the path of a file
-            with one. If empty, Joiner does not spread pods without constraints of their own.
-        """),
-    ] = ""
+    scheduler_config: str = ""
+    """Default topology spread constraints of the cluster, as in kube-scheduler's configuration
+    (`podTopologySpread.defaultConstraints`): a YAML or JSON document, or the path of a file with
+    one. If empty, Joiner does not spread pods without constraints of their own."""
 
-    feature_gates: Annotated[
-        FeatureGates,
-        doc("Feature gates that differ from their defaults, such as `NodeRepair=true`."),
-    ] = FeatureGates()
+    feature_gates: FeatureGates = FeatureGates()
+    """Feature gates that differ from their defaults, such as `NodeRepair=true`."""
 
-    aws_feature_gates: Annotated[
-        AWSFeatureGates,
-        doc("""
-            Feature gates of the AWS provider that differ from their defaults, such as
-            `NodeClassCEL=true`.
-        """),
-    ] = AWSFeatureGates()
+    aws_feature_gates: AWSFeatureGates = AWSFeatureGates()
+    """Feature gates of the AWS provider that differ from their defaults, such as
+    `NodeClassCEL=true`."""
 
-    karpenter_service: Annotated[
-        str,
-        doc("Name of the controller's Service; for information only."),
-    ] = ""
+    karpenter_service: str = ""
+    """Name of the controller's Service; for information only."""
 
-    system_namespace: Annotated[
-        str,
-        doc("""
-            Namespace of the controller. It is also the namespace of the Lease if
-            LEADER_ELECTION_NAMESPACE is empty.
-        """),
-    ] = "kube-system"
+    system_namespace: str = "kube-system"
+    """Namespace of the controller. It is also the namespace of the Lease if
+    LEADER_ELECTION_NAMESPACE is empty."""
 
-    bind_address: Annotated[
-        str,
-        doc("""
-            Address on which the metrics and health probe servers listen. Empty means all
-            interfaces.
-        """),
-    ] = ""
+    bind_address: str = ""
+    """Address on which the metrics and health probe servers listen. Empty means all interfaces."""
 
-    metrics_port: Annotated[
-        Port,
-        doc("""
-            Port of the metrics endpoint `/metrics`. 0 disables it.
-        """),
-    ] = 8080
+    metrics_port: Port = 8080
+    """Port of the metrics endpoint `/metrics`. 0 disables it."""
 
-    health_probe_port: Annotated[
-        Port,
-        doc("Port of the health probes `/healthz` and `/readyz`. 0 disables them."),
-    ] = 8081
+    health_probe_port: Port = 8081
+    """Port of the health probes `/healthz` and `/readyz`. 0 disables them."""
 
-    web_port: Annotated[
-        Port,
-        doc("""
-            Port of the web page of `joiner web` for this cluster, on the loopback address of the
-            controller's pod: reach it with `kubectl port-forward`. It only reads. 0 disables it. It
-            runs in its own process, which needs memory for the cluster state and the instance
-            types.
-        """),
-    ] = 0
+    web_port: Port = 0
+    """Port of the web page of `joiner web` for this cluster, on the loopback address of the
+    controller's pod: reach it with `kubectl port-forward`. It only reads. 0 disables it. It runs in
+    its own process, which needs memory for the cluster state and the instance types."""
 
-    enable_profiling: Annotated[
-        bool,
-        doc("""
-            Whether the metrics server also serves profiles: `/debug/pprof/profile?seconds=30` shows
-            where the event loop spends its time, `/debug/pprof/goroutine` where every task waits.
-            The paths are Karpenter's; the responses are Python profiles as text.
-        """),
-    ] = False
+    enable_profiling: bool = False
+    """Whether the metrics server also serves profiles: `/debug/pprof/profile?seconds=30` shows
+    where the event loop spends its time, `/debug/pprof/goroutine` where every task waits. The paths
+    are Karpenter's; the responses are Python profiles as text."""
 
-    disable_leader_election: Annotated[
-        bool,
-        doc("""
-            Whether the controller acts without the Lease. This is safe only if never more than one
-            controller runs.
-        """),
-    ] = False
+    disable_leader_election: bool = False
+    """Whether the controller acts without the Lease. This is safe only if never more than one
+    controller runs."""
 
-    leader_election_name: Annotated[
-        str,
-        doc("""
-            Name of the Lease for leader election. The default is Karpenter's, so that Joiner and
-            Karpenter never act at the same time. The Lease lasts 15 s and is renewed every 2 s;
-            after 10 s without renewal the leader stops. As in Karpenter, these times are not
-            configurable.
-        """),
-    ] = "karpenter-leader-election"
+    leader_election_name: str = "karpenter-leader-election"
+    """Name of the Lease for leader election. The default is Karpenter's, so that Joiner and
+    Karpenter never act at the same time. The Lease lasts 15 s and is renewed every 2 s; after 10 s
+    without renewal the leader stops. As in Karpenter, these times are not configurable."""
 
-    leader_election_namespace: Annotated[
-        str,
-        doc("Namespace of the Lease. If empty, SYSTEM_NAMESPACE."),
-    ] = ""
+    leader_election_namespace: str = ""
+    """Namespace of the Lease. If empty, SYSTEM_NAMESPACE."""
 
-    disable_controller_warmup: Annotated[
-        bool,
-        doc("""
-            Whether followers start their watches only when they lead. It has no effect and is
-            accepted for compatibility with Karpenter: every replica watches, so a new leader can
-            act at once.
-        """),
-    ] = True
+    disable_controller_warmup: bool = True
+    """Whether followers start their watches only when they lead. It has no effect and is accepted
+    for compatibility with Karpenter: every replica watches, so a new leader can act at once."""
 
-    disable_cluster_state_observability: Annotated[
-        bool,
-        doc("Whether to disable the metrics and events about the cluster state."),
-    ] = False
+    disable_cluster_state_observability: bool = False
+    """Whether to disable the metrics and events about the cluster state."""
 
-    detailed_metrics: Annotated[
-        bool,
-        doc("""
-            Whether to serve metrics for every pod, node, NodeClaim and offering, as Karpenter
-            always does. In a large cluster these are tens of thousands of series in every scrape.
-        """),
-    ] = False
+    detailed_metrics: bool = False
+    """Whether to serve metrics for every pod, node, NodeClaim and offering, as Karpenter always
+    does. In a large cluster these are tens of thousands of series in every scrape."""
 
-    node_and_pod_series_limit: Annotated[
-        Count,
-        doc("""
-            Maximum number of series of the node and pod metrics that Karpenter's dashboards read;
-            above it they are not served. There are nine series for each node and one for each pod,
-            so 1000 suffices for 40 nodes and 600 pods. 0 disables them.
-        """),
-    ] = 1000
+    node_and_pod_series_limit: Count = 1000
+    """Maximum number of series of the node and pod metrics that Karpenter's dashboards read; above
+    it they are not served. There are nine series for each node and one for each pod, so 1000
+    suffices for 40 nodes and 600 pods. 0 disables them."""
 
-    kube_client_qps: Annotated[
-        Count,
-        doc("Sustained rate of requests to the Kubernetes API, in requests per second."),
-    ] = 200
+    kube_client_qps: Count = 200
+    """Sustained rate of requests to the Kubernetes API, in requests per second."""
 
-    kube_client_burst: Annotated[
-        Count,
-        doc("Maximum number of requests to the Kubernetes API in a burst."),
-    ] = 300
+    kube_client_burst: Count = 300
+    """Maximum number of requests to the Kubernetes API in a burst."""
 
-    memory_limit: Annotated[
-        int,
-        Range(-1),
-        doc("""
-            Memory limit of the container, in bytes; -1 means no limit. When memory use reaches 90 %
-            of the limit, the controller runs Python's garbage collection and logs a warning with
-            its memory use.
-        """),
-    ] = -1
+    memory_limit: Annotated[int, Range(-1)] = -1
+    """Memory limit of the container, in bytes; -1 means no limit. When memory use reaches 90 % of
+    the limit, the controller runs Python's garbage collection and logs a warning with its memory
+    use."""
 
-    cpu_requests: Annotated[
-        Count,
-        doc("""
-            CPU request of the container, in millicores. It determines how many objects each
-            reconciler processes concurrently: depending on the reconciler, 10 or 100 with 1 CPU,
-            and up to 1,000 or 5,000 with 60 CPUs.
-        """),
-    ] = 1000
+    cpu_requests: Count = 1000
+    """CPU request of the container, in millicores. It determines how many objects each reconciler
+    processes concurrently: depending on the reconciler, 10 or 100 with 1 CPU, and up to 1,000 or
+    5,000 with 60 CPUs."""
 
-    log_level: Annotated[
-        LogLevel,
-        doc("""
-            Log verbosity: lines below this level are not logged.
-        """),
-    ] = "info"
+    log_level: LogLevel = "info"
+    """Log verbosity: lines below this level are not logged."""
 
-    log_output_paths: Annotated[
-        tuple[str, ...],
-        doc("Where log lines are written: `stdout`, `stderr` or files, separated by commas."),
-    ] = ("stdout",)
+    log_output_paths: tuple[str, ...] = ("stdout",)
+    """Where log lines are written: `stdout`, `stderr` or files, separated by commas."""
 
-    log_error_output_paths: Annotated[
-        tuple[str, ...],
-        doc("""
-            Where errors of the logger itself are written: `stdout`, `stderr` or files, separated by
-            commas.
-        """),
-    ] = ("stderr",)
+    log_error_output_paths: tuple[str, ...] = ("stderr",)
+    """Where errors of the logger itself are written: `stdout`, `stderr` or files, separated by
+    commas."""
 
     @property
     def installation_tag(self) -> str:
@@ -708,7 +487,11 @@ class Setting:
     name: str
     type: Any
     default: Any
-    doc: str
+
+    @property
+    def doc(self) -> str:
+        """The description, from the string below the field."""
+        return _descriptions()[self.name]
 
     @property
     def variable(self) -> str:
@@ -828,16 +611,27 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[similar[0]]}?" if similar else ""
 
 
-def _settings() -> Iterator[Setting]:
-    types = typing.get_type_hints(Options, include_extras=True)
-    for member in dataclasses.fields(Options):
-        kind, *bounds, about = typing.get_args(types[member.name])
-        yield Setting(
-            name=member.name,
-            type=Annotated[kind, *bounds] if bounds else kind,
-            default=member.default,
-            doc=about.description,
-        )
+def meanings(kind: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and description of each field that a dataclass declares or inherits.
+
+    A description is the string below the field.
+    """
+    for inherited in kind.__bases__:
+        if dataclasses.is_dataclass(inherited):
+            yield from meanings(inherited)
+    source = textwrap.dedent(inspect.getsource(kind))
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    for member, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+            assert isinstance(below, ast.Expr), f"{member.target.id} has no description"
+            assert isinstance(below.value, ast.Constant)
+            yield member.target.id, " ".join(str(below.value.value).split())
+
+
+@functools.cache
+def _descriptions() -> Mapping[str, str]:
+    return dict(meanings(Options))
 
 
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -943,5 +737,9 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-SETTINGS: tuple[Setting, ...] = tuple(_settings())
+_TYPES = typing.get_type_hints(Options, include_extras=True)
+SETTINGS = tuple(
+    Setting(name=member.name, type=_TYPES[member.name], default=member.default)
+    for member in dataclasses.fields(Options)
+)
 """Every setting, in the order of `Options`."""

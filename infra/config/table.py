@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import textwrap
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 from controller.apis.karpenter.durations import format_duration
-from controller.options import Range
+from controller.options import Range, meanings
 from infra.config.forms import Each, Form, Wire
 from infra.config.settings import KEYS, TYPES, InstallationSettings, StackConfig
 
@@ -57,24 +54,6 @@ def _rows(kind: type[Any]) -> str:
         if member.name in kind.__annotations__
     ]
     return TABLE + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def meanings(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and description of each field that a class declares or inherits.
-
-    A description is the string below the field.
-    """
-    for inherited in kind.__bases__:
-        if dataclasses.is_dataclass(inherited):
-            yield from meanings(inherited)
-    source = textwrap.dedent(inspect.getsource(kind))
-    (definition,) = ast.parse(source).body
-    assert isinstance(definition, ast.ClassDef)
-    for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(below, ast.Expr), f"{field.target.id} has no description"
-            assert isinstance(below.value, ast.Constant)
-            yield field.target.id, " ".join(str(below.value.value).split())
 
 
 def _default(member: dataclasses.Field[Any]) -> str:

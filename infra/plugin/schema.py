@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, Union
 
 import pulumi
 
+from controller.options import meanings
 from infra.cluster.ekscluster import EksCluster
 from infra.config.settings import camel
-from infra.config.table import meanings
 from infra.joiner import Joiner, JoinerArgs
 
 NAME: Final = "joiner"
