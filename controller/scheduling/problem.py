@@ -221,7 +221,7 @@ def _split_by_claims(
         elif settings.ignore_dra_requests:
             refused |= dict.fromkeys(pod_class.keys, (DRA_IGNORED,))
         else:
-            parts, failed = devices.split_by_claims(pod_class)
+            parts, failed = devices.claims.split_by_claims(pod_class)
             split_classes.extend(parts)
             refused |= {key: (cause,) for key, cause in failed.items()}
     return split_classes, refused

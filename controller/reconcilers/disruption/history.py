@@ -37,10 +37,9 @@ from controller.disruption.modes import Mode
 from controller.disruption.records import history
 from controller.disruption.records.history import DAY, HOUR, ObservedCluster, with_status
 from controller.disruption.records.proposals import spec_of
-from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.supply import supply
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import delete
+from controller.reconcilers.writing import delete, new_name
 
 PERIOD = timedelta(seconds=30)
 

@@ -18,10 +18,10 @@ from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import NODES, Resources, parse_resources, total
-from controller.reconcilers.creating import create_once, new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.ports import Ports, PortUser
+from controller.reconcilers.writing import create_once, new_name
 from controller.scheduling.results import NewNode
 from controller.state.usage import Sizes, usage
 from controller.telemetry.events import Recorder

@@ -20,7 +20,6 @@ from controller.apiserver.errors import (
 from controller.constraints.resources import NODES, parse_resources
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.disruption.problem import DisruptionSettings
-from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
@@ -32,7 +31,7 @@ from controller.reconcilers.newnodes.supply import (
 )
 from controller.reconcilers.newnodes.writer import create_claim
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import delete
+from controller.reconcilers.writing import delete, new_name
 from controller.scheduling.nodeclaims import node_from_template
 from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from controller.apis.karpenter.nodeclaim import (
     VOLUMES_DETACHED,
     NodeClaim,
 )
-from controller.apis.kinds import NODE, NODE_CLAIM, POD
+from controller.apis.kinds import NODE, NODE_CLAIM, PERSISTENT_VOLUME_CLAIM, POD
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
@@ -27,12 +27,12 @@ from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import first_past
 from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import Drain, plan_drain
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import apply_patch, delete, reason_for_end, with_condition
+from controller.state.cluster import Cluster
 
 POLL = timedelta(seconds=1)
 TAINT_DELAY = timedelta(seconds=5)
@@ -218,7 +218,7 @@ class Terminator(PortUser):
         now = self.clock()
         # Volumes of pods that are not evicted (DaemonSet and static pods) never detach.
         stay = [p for p in self.cluster.pods_on(node.metadata.name) if not is_drainable(p, now)]
-        held = volumes.attached_volumes(self.cluster, node.metadata.name, but_not_of=stay)
+        held = attached_volumes(self.cluster, node.metadata.name, but_not_of=stay)
         if not held:
             await self._set(claim, VOLUMES_DETACHED, "True")
             return True
@@ -322,3 +322,26 @@ def _holds(claim: NodeClaim | None, kind: str) -> bool:
 
 def _reason(claim: NodeClaim | None) -> str:
     return "" if claim is None else reason_for_end(claim)
+
+
+def attached_volumes(cluster: Cluster, node_name: str, *, but_not_of: Iterable[Pod]) -> list[str]:
+    """Return the names of the PersistentVolumes attached to a node, sorted.
+
+    Volumes of the pods `but_not_of` are left out.
+    """
+    stay = {volume for pod in but_not_of for volume in _volumes(cluster, pod)}
+    names = (a.spec.source.persistent_volume_name for a in cluster.attachments_to(node_name))
+    return sorted(name for name in names if name is not None and name not in stay)
+
+
+def _volumes(cluster: Cluster, pod: Pod) -> Iterable[str]:
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            name = volume.persistent_volume_claim.claim_name
+        elif volume.ephemeral is not None:
+            name = f"{pod.metadata.name}-{volume.name}"
+        else:
+            continue
+        claim = cluster.get(PERSISTENT_VOLUME_CLAIM, name, pod.metadata.namespace)
+        if claim is not None and claim.spec.volume_name:
+            yield claim.spec.volume_name

@@ -10,12 +10,10 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.labels import REQUESTED_DRA_DRIVERS
 from controller.apis.wording import with_count
 from controller.constraints.requirements import Requirements
-from controller.scheduling.arrays import Indices, Matrix
+from controller.scheduling.arrays import Indices
 from controller.scheduling.catalog.offerings import Catalog
-from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.claims import DeviceClaims
 from controller.scheduling.dra.nodes import DeviceNodes
-from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.devicerequests import DeviceRequests
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.results import MAX_REASONS, about_pool
@@ -32,41 +30,29 @@ class DeviceAllocator:
         """Whether a pod of the solve claims devices."""
 
     @cached_property
-    def _claims(self) -> DeviceClaims:
+    def claims(self) -> DeviceClaims:
+        """The claims of the pods, and the devices allocated to them."""
         self.has_claims = True
         return DeviceClaims(self._pods, self._snapshot, self._catalog)
 
     @cached_property
-    def _nodes(self) -> DeviceNodes:
-        return DeviceNodes(self._claims, self._catalog)
+    def nodes(self) -> DeviceNodes:
+        """The devices of nodes that can be launched."""
+        return DeviceNodes(self.claims, self._catalog)
 
     def fork(self) -> DeviceAllocator:
         """Return an independent copy of the devices and their allocations."""
         fork = DeviceAllocator(self._pods, self._snapshot, self._catalog)
         if self.has_claims:
             fork.has_claims = True
-            fork._claims = self._claims.fork()
-            fork._nodes = self._nodes.fork(fork._claims)
+            fork.claims = self.claims.fork()
+            fork.nodes = self.nodes.fork(fork.claims)
         return fork
-
-    def split_by_claims(self, pod_class: PodClass) -> tuple[list[PodClass], dict[str, str]]:
-        """Split a pod class by its pods' claims.
-
-        Also returns the pods that cannot run yet, with the reason.
-        """
-        return self._claims.split_by_claims(pod_class)
 
     @property
     def queries(self) -> Sequence[Requirements]:
         """The requirements about devices that variants must distinguish."""
-        return self._nodes.queries if self.has_claims else ()
-
-    def alternatives(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
-        """Return the alternative requirements for a new node for a pod with these claims.
-
-        The result is empty if no new node can serve the pod.
-        """
-        return self._nodes.alternatives(device_requests)
+        return self.nodes.queries if self.has_claims else ()
 
     def fitting_counts(
         self, pending: PendingGroup, nodes: Sequence[StateNode], fitting: Indices
@@ -78,7 +64,7 @@ class DeviceAllocator:
         device_requests = pending.pod_class.device_requests
         if device_requests is None:
             return fitting
-        return self._claims.fitting_counts(
+        return self.claims.fitting_counts(
             device_requests, [node.name for node in nodes], fitting, pending.number
         )
 
@@ -89,41 +75,25 @@ class DeviceAllocator:
         """
         device_requests = pending.pod_class.device_requests
         return (
-            most if device_requests is None else self._claims.put(device_requests, node.name, most)
+            most if device_requests is None else self.claims.put(device_requests, node.name, most)
         )
 
     def release_last(self, pending: PendingGroup, node: StateNode, count: int) -> None:
         """Release the devices of the last `count` pods, which leave the node again."""
         if pending.pod_class.device_requests is not None:
-            self._claims.release_last(pending.pod_class.device_requests, node.name, count)
-
-    def units(
-        self, pod_groups: Sequence[PodGroup], variants: Variants, capacity: Matrix
-    ) -> tuple[list[PodGroup], list[PodGroup]]:
-        """Combine pod groups into units (see `nodes`), one new node's worth of pods each.
-
-        Also returns the pod groups that no node can hold.
-        """
-        return self._nodes.units(pod_groups, variants, capacity)
-
-    def axes(self, pod_groups: Sequence[PodGroup], rows: Indices) -> tuple[Matrix, Matrix]:
-        """Return the numbers of devices that pod groups request and that instance types have.
-
-        The axes are pod groups × device types, and rows × device types (see `DeviceNodes.axes`).
-        """
-        return self._nodes.axes(pod_groups, rows)
+            self.claims.release_last(pending.pod_class.device_requests, node.name, count)
 
     def release(self, pod_group: PodGroup) -> None:
         """Release the devices of a pod group for which no node was found."""
         if self.has_claims:
-            self._nodes.release(pod_group)
+            self.nodes.release(pod_group)
 
     def annotations(self, pod_groups: Iterable[PodGroup]) -> dict[str, str]:
         """Return the NodeClaim annotation that names the drivers of the allocated devices.
 
         These drivers must publish their devices before the node is initialized.
         """
-        drivers = self._nodes.drivers(pod_groups) if self.has_claims else ()
+        drivers = self.nodes.drivers(pod_groups) if self.has_claims else ()
         return {REQUESTED_DRA_DRIVERS: ",".join(drivers)} if drivers else {}
 
     def causes(self, device_requests: DeviceRequests) -> tuple[str, ...]:
@@ -131,7 +101,7 @@ class DeviceAllocator:
 
         NodePools with a suitable instance type are left out.
         """
-        error = self._claims.errors.get(device_requests.signature)
+        error = self.claims.errors.get(device_requests.signature)
         causes = [f"devices: {error}"] if error else []
         for reach in device_requests.reach:
             if reach.node:
@@ -139,14 +109,14 @@ class DeviceAllocator:
                 return tuple(causes)
         for number, pool in enumerate(self._catalog.pools):
             rows = set(self._catalog.row_of[self._catalog.pool_of == number].tolist())
-            reasons = Counter(self._nodes.cause(device_requests, row) for row in sorted(rows))
+            reasons = Counter(self.nodes.cause(device_requests, row) for row in sorted(rows))
             if rows and not reasons[""]:
                 ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
                 listed = ", ".join(f"{count} {reason}" for reason, count in ranked)
                 types = with_count(len(rows), "instance type")
                 causes.append(about_pool(pool.name, f"{types}: {listed}"))
         for key in device_requests.common:
-            location = self._claims.shared_claim_locations.get(key)
+            location = self.claims.shared_claim_locations.get(key)
             if location is not None:
                 node = location if isinstance(location, str) else location.node
                 causes.append(

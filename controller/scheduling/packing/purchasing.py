@@ -158,11 +158,11 @@ class Purchaser:
         # the pods before that.
         classes = self.builder.classes(pod_groups)
         pods_before = [(pod_group.unit, list(pod_group.keys)) for pod_group in pod_groups]
-        axes = devices.axes(
+        axes = devices.nodes.axes(
             [pod_groups[packing_class.members[0]] for packing_class in classes], variants.row_of
         )
         problem, _ = self.builder.problem(classes, left, more=axes, proving=True)
-        ready, without_node = devices.units(pod_groups, variants, capacity)
+        ready, without_node = devices.nodes.units(pod_groups, variants, capacity)
         no_purchase = Purchase(planned=[], left=left, bound=0.0, remaining=[])
         purchase = self.buy(ready, left) if ready else no_purchase
         remaining = [*_with_pods_left(without_node), *purchase.remaining]

@@ -174,7 +174,7 @@ def new_node_alternatives(
         return alternatives
     return tuple(
         conjunction(*pair)
-        for pair in product(alternatives, devices.alternatives(pod_class.device_requests))
+        for pair in product(alternatives, devices.nodes.alternatives(pod_class.device_requests))
     )
 
 
