@@ -5,41 +5,18 @@ Reads are forwarded. Writes raise ForbiddenError and are not sent.
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
-from controller.apis.kinds import Kind, T
+from controller.apis.kinds import Kind
 from controller.apiserver.errors import ForbiddenError
-from controller.apiserver.port import ApiServer, Change
+from controller.apiserver.port import ApiServer
 
 
 class ReadOnlyApiServer:
     """Forwards reads and refuses writes before they leave the process; implements `ApiServer`."""
 
     def __init__(self, api: ApiServer) -> None:
-        self._api = api
-
-    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        """Return one object."""
-        return await self._api.get(kind, name, namespace)
-
-    async def list(
-        self,
-        kind: Kind[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> builtins.list[T]:
-        """Return all objects of a kind."""
-        return await self._api.list(
-            kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
-        )
-
-    def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """Yield the existing objects, then every change, as `ApiServer.watch` does."""
-        return self._api.watch(kind)
+        self.get, self.list, self.watch = api.get, api.list, api.watch
 
     async def create(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Raise ForbiddenError without a request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
@@ -210,15 +210,6 @@ def as_wire(explanation: NodeExplanation) -> Mapping[str, object]:
                 for new in explanation.new_nodes
             ],
         },
-        "pods": [
-            {
-                "pod": pod.pod,
-                "holds": pod.holds,
-                "elsewhere": pod.elsewhere,
-                "price": pod.price,
-                "change": pod.change,
-            }
-            for pod in explanation.pods
-        ],
+        "pods": [asdict(pod) for pod in explanation.pods],
         "changes": list(explanation.changes),
     }
