@@ -20,10 +20,8 @@ from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import CPU
 from controller.scheduling.arrays import Indices, Mask, Vector
-from controller.scheduling.catalog.launchoptions import LaunchOptions
-from controller.scheduling.catalog.limits import LimitHeadroom
+from controller.scheduling.catalog.launchoptions import Supply
 from controller.scheduling.catalog.offerings import Catalog
-from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
@@ -265,10 +263,7 @@ def unmet_topology(
 class PlacementCauses:
     """Determines why pods are unschedulable."""
 
-    catalog: Catalog
-    variants: Variants
-    launch_options: LaunchOptions
-    headroom: LimitHeadroom
+    supply: Supply
     devices: DeviceAllocator
     tallies: Tallies
 
@@ -277,10 +272,15 @@ class PlacementCauses:
 
         `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
-        impossible = pool_causes(self.catalog, pending.pod_class, pending.constraints)
+        impossible = pool_causes(
+            self.supply.variants.catalog, pending.pod_class, pending.constraints
+        )
         if pending.pod_class.device_requests is not None:
             impossible = (*self.devices.causes(pending.pod_class.device_requests), *impossible)
-        if len(impossible) == len(self.catalog.pools) or not self.catalog.pools:
+        if (
+            len(impossible) == len(self.supply.variants.catalog.pools)
+            or not self.supply.variants.catalog.pools
+        ):
             return impossible
         eligibility = pending.eligibility
         is_excluded = not eligibility.eligible.any() and eligibility.own_eligible.any()
@@ -300,10 +300,10 @@ class PlacementCauses:
     def _used_ports(self, pending: PendingGroup) -> tuple[str, ...]:
         """Return a cause if DaemonSets use a host port of such pods on every possible node."""
         anywhere = pending.eligibility.own_eligible & pending.eligibility.tolerated
-        variants = self.variants.variant_of[
-            self.launch_options.fitting_node_types(anywhere, pending.size)
+        variants = self.supply.variants.variant_of[
+            self.supply.launch_options.fitting_node_types(anywhere, pending.size)
         ]
-        if not len(variants) or self.variants.free(pending.ports)[variants].any():
+        if not len(variants) or self.supply.variants.free(pending.ports)[variants].any():
             return ()
         named = ", ".join(str(port.port) for port in pending.ports)
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)
@@ -313,13 +313,13 @@ class PlacementCauses:
 
         `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
-        node_types = self.launch_options.fitting_node_types(
+        node_types = self.supply.launch_options.fitting_node_types(
             pending.eligibility.eligible, pending.size
         )
-        rows = np.unique(self.variants.row_of[node_types])
+        rows = np.unique(self.supply.variants.row_of[node_types])
         reached = []
-        for index, (pool, name) in enumerate(self.headroom.names):
-            used_by_row = self.headroom.per_row[rows, index]
+        for index, (pool, name) in enumerate(self.supply.headroom.names):
+            used_by_row = self.supply.headroom.per_row[rows, index]
             least = used_by_row[used_by_row > 0].min(initial=np.inf)
             if np.isfinite(least) and left[index] < least:
                 reached.append(limit_reached(pool, name))

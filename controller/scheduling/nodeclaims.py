@@ -19,10 +19,10 @@ from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, conjunction, one_of
 from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
-from controller.scheduling.catalog.limits import LimitHeadroom
+from controller.scheduling.catalog.launchoptions import Supply
 from controller.scheduling.catalog.minvalues import row_values
 from controller.scheduling.catalog.offerings import Catalog, PoolTemplate, template
-from controller.scheduling.catalog.variants import Variants, rows_with_used_ports
+from controller.scheduling.catalog.variants import rows_with_used_ports
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.packing.plannednodes import PlannedNode
 from controller.scheduling.results import NewNode
@@ -74,8 +74,7 @@ class NodeClaimWriter:
     spread, by label.
     """
 
-    variants: Variants
-    headroom: LimitHeadroom
+    supply: Supply
     left: Vector
     devices: DeviceAllocator
     settings: Settings
@@ -87,15 +86,15 @@ class NodeClaimWriter:
         self._known_numbers: dict[tuple[object, ...], int] = {}  # by what the needs follow from
         self._terms: dict[tuple[int, int, frozenset[int], bool], ClaimTerms] = {}
         self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
-        self._spot = _spot_columns(self.variants.catalog)
-        self._greatest = self.headroom.per_row.max(axis=0, initial=0)
+        self._spot = _spot_columns(self.supply.variants.catalog)
+        self._greatest = self.supply.headroom.per_row.max(axis=0, initial=0)
 
     def write(self, planned: PlannedNode) -> NewNode | None:
         """Return the NodeClaim of a planned node.
 
         None if fewer instance types hold its pods than `minValues` asks.
         """
-        if len(self.headroom.left):
+        if len(self.supply.headroom.left):
             return self._new_node(planned)  # Its instance types depend on the limits left.
         key = planned.node_type, *((pod_group, len(keys)) for pod_group, keys in planned.members)
         if key not in self._new_nodes:
@@ -105,7 +104,7 @@ class NodeClaimWriter:
 
     def _new_node(self, planned: PlannedNode) -> NewNode | None:
         """Return the NodeClaim of a planned node, without the cache."""
-        axis, settings = self.variants.catalog.axis, self.settings
+        axis, settings = self.supply.variants.catalog.axis, self.settings
         requests = resources.total(
             resources.times(pod_group.pending.pod_class.signature.requests, len(keys))
             for pod_group, keys in planned.members
@@ -116,7 +115,7 @@ class NodeClaimWriter:
         if not len(fitting):
             return None
         # The consumption of the packed node type is already subtracted from the remaining limits.
-        consumed = self.headroom.per_row[self.variants.row_of[planned.node_type]]
+        consumed = self.supply.headroom.per_row[self.supply.variants.row_of[planned.node_type]]
         listed, relaxed = self._listed_rows(terms, fitting, consumed)
         if not len(listed):
             return None
@@ -146,10 +145,10 @@ class NodeClaimWriter:
 
         If the cheapest offering of these types is not spot, the terms require on-demand.
         """
-        variants = self.variants
+        variants = self.supply.variants
         variant = variants.variant_of[planned.node_type]
         ports = [port for pod_group, _ in planned.members for port in pod_group.pending.ports]
-        excluded = rows_with_used_ports(self.variants.catalog, ports) if ports else None
+        excluded = rows_with_used_ports(self.supply.variants.catalog, ports) if ports else None
         key = (
             int(variants.pool_of_variant[variant]),
             int(variants.reservation_of_variant[variant]),
@@ -164,7 +163,7 @@ class NodeClaimWriter:
 
     def _numbers_of(self, planned: PlannedNode) -> frozenset[int]:
         """Return the numbers of the needs of a node's pods; equal needs have equal numbers."""
-        variant = int(self.variants.variant_of[planned.node_type])
+        variant = int(self.supply.variants.variant_of[planned.node_type])
         numbers = set()
         for pod_group, _ in planned.members:
             eligibility = pod_group.pending.eligibility
@@ -200,7 +199,7 @@ class NodeClaimWriter:
         key = pool, reservation, needs_numbers, on_demand
         cached = self._terms.get(key)
         if cached is None:
-            template = self.variants.catalog.pools[pool]
+            template = self.supply.variants.catalog.pools[pool]
             needs_of_pods = [self._needs[number] for number in sorted(needs_numbers)]
             needs = requirements.conjunction(template.requirements, *needs_of_pods)
             self._restrict_reservation(needs, reservation)
@@ -219,7 +218,7 @@ class NodeClaimWriter:
 
     def _restrict_reservation(self, needs: dict[str, ValueSet], reservation: int) -> None:
         """Restrict a NodeClaim to its capacity reservation; without one, exclude all of them."""
-        names = [name for name, _ in self.variants.catalog.reservations]
+        names = [name for name, _ in self.supply.variants.catalog.reservations]
         if reservation >= 0:
             requirements.narrow(needs, labels.CAPACITY_TYPE, one_of(labels.RESERVED))
             requirements.narrow(needs, labels.RESERVATION_ID, one_of(names[reservation]))
@@ -240,7 +239,7 @@ class NodeClaimWriter:
 
     def _launchable(self, pool: int, needs: Requirements) -> LaunchableTypes:
         """Return the cheapest available offering of each type that meets these requirements."""
-        catalog = self.variants.catalog
+        catalog = self.supply.variants.catalog
         columns = np.flatnonzero(
             catalog.compatible_mask(needs) & catalog.available & (catalog.pool_of == pool)
         )
@@ -264,9 +263,12 @@ class NodeClaimWriter:
         key = listed.tobytes()
         cached = terms.types_by_rows.get(key)
         if cached is None:
-            overhead = self.variants.catalog.overhead[listed].min(axis=0)
-            types = tuple(self.variants.catalog.types[row].name for row in listed.tolist())
-            cached = terms.types_by_rows[key] = types, self.variants.catalog.axis.amounts(overhead)
+            overhead = self.supply.variants.catalog.overhead[listed].min(axis=0)
+            types = tuple(self.supply.variants.catalog.types[row].name for row in listed.tolist())
+            cached = terms.types_by_rows[key] = (
+                types,
+                self.supply.variants.catalog.axis.amounts(overhead),
+            )
         return cached
 
     def _listed_rows(
@@ -280,7 +282,7 @@ class NodeClaimWriter:
         rows, prices = launchable.rows[fitting], launchable.prices[fitting]
         limit = consumed + np.maximum(self.left, 0)
         if not (self._greatest <= limit).all():
-            affordable = (self.headroom.per_row[rows] <= limit).all(axis=1)
+            affordable = (self.supply.headroom.per_row[rows] <= limit).all(axis=1)
             rows, prices = rows[affordable], prices[affordable]
         most = launchable.prices[cheapest] * factor + ROUNDING
         within_price = int(np.searchsorted(prices, most, side="right"))
@@ -295,7 +297,7 @@ class NodeClaimWriter:
         # EC2 may launch the largest type on the list. Its consumption is reserved, so that later
         # NodeClaims cannot exceed the limits.
         if len(listed) and len(self.left):
-            self.left = self.left - (self.headroom.per_row[listed].max(axis=0) - consumed)
+            self.left = self.left - (self.supply.headroom.per_row[listed].max(axis=0) - consumed)
         return listed, relaxed
 
     def _flexible(self, rows: Indices, minimums: Mapping[str, int]) -> int | None:
@@ -304,7 +306,7 @@ class NodeClaimWriter:
         for key, least in minimums.items():
             seen: set[str] = set()
             for count, row in enumerate(rows.tolist(), start=1):
-                seen.update(row_values(self.variants.catalog, row, key))
+                seen.update(row_values(self.supply.variants.catalog, row, key))
                 if len(seen) >= least:
                     needed = max(needed, count)
                     break

@@ -9,11 +9,10 @@ from controller.apis.kubernetes.pods import Pod
 from controller.constraints import resources
 from controller.constraints.requirements import Requirements, one_of, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE
-from controller.scheduling.arrays import Matrix, ResourceAxis
-from controller.scheduling.catalog.launchoptions import LaunchOptions
+from controller.scheduling.arrays import ResourceAxis
+from controller.scheduling.catalog.launchoptions import LaunchOptions, Supply
 from controller.scheduling.catalog.limits import (
     LimitHeadroom,
-    PurchaseLimits,
     headroom_of,
     purchase_limits,
 )
@@ -77,21 +76,6 @@ class PendingPods:
         for pod_class, constraints in self.classes:
             firsts.setdefault(pod_class.placement_key, (pod_class, constraints))
         return list(firsts.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
-    """The offerings that can be bought.
-
-    `capacity`: node types × the solve's resources, allocatable capacity. `headroom`: the remaining
-    limits of NodePools. `limits`: the same for node types, with capacity reservations.
-    """
-
-    variants: Variants
-    capacity: Matrix
-    launch_options: LaunchOptions
-    headroom: LimitHeadroom
-    limits: PurchaseLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,14 +148,7 @@ def scheduling_problem(
         groups=groups,
         devices=devices,
         supply=supply,
-        reader=EligibilityReader(
-            catalog=catalog,
-            variants=supply.variants,
-            nodes=nodes,
-            groups=groups,
-            devices=devices,
-            launch_options=supply.launch_options,
-        ),
+        reader=EligibilityReader(supply=supply, nodes=nodes, groups=groups, devices=devices),
     )
 
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Vector
-from controller.scheduling.catalog.launchoptions import LaunchOptions
-from controller.scheduling.catalog.limits import PurchaseLimits
-from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.catalog.launchoptions import Supply
 from controller.scheduling.packing.formulation import ProblemBuilder, each_apart
 from controller.scheduling.packing.localsearch import MAX_PODS, LocalSearch, MoveRules
 from controller.scheduling.packing.plannednodes import Families, PlannedNode
@@ -34,10 +32,8 @@ class Rearrangement:
     """Removes new nodes and recreates them if that is cheaper."""
 
     builder: ProblemBuilder
-    limits: PurchaseLimits
+    supply: Supply
     domains: Domains
-    launch_options: LaunchOptions
-    variants: Variants
 
     def rearrange(
         self,
@@ -60,7 +56,7 @@ class Rearrangement:
             for pod_group in families.classes
         ]
         present_node_types = np.array([node.node_type for node in planned], dtype=np.int64)
-        freed = left + self.limits.consumption[present_node_types].sum(axis=0)
+        freed = left + self.supply.limits.consumption[present_node_types].sum(axis=0)
         classes = each_apart([*families.classes, *by_weight])
         problem, node_types = self.builder.problem(classes, freed, keep=present_node_types)
         rules = [
@@ -69,7 +65,7 @@ class Rearrangement:
         search = LocalSearch(
             problem=problem,
             move_rules=MoveRules(
-                weight=weights[self.variants.variant_of[node_types]],
+                weight=weights[self.supply.variants.variant_of[node_types]],
                 pins=[pod_group.pins for pod_group in families.classes],
                 rules=rules,
                 bound=[pod_group.is_bound for pod_group in families.classes],
@@ -86,7 +82,7 @@ class Rearrangement:
         made = np.where(nodes.node_type < 0, -1, node_types[nodes.node_type])
         return Rearranged(
             planned=families.planned_nodes(made.tolist(), nodes.pods[:, : len(rules)]),
-            left=nodes.headroom * self.limits.units,
+            left=nodes.headroom * self.supply.limits.units,
         )
 
     def _movable(self, without_node: Sequence[PendingGroup]) -> list[PodGroup]:
@@ -107,8 +103,8 @@ class Rearrangement:
                 self.domains.rules(pending.eligibility).keys,
                 pending.eligibility.eligible,
             )
-            domains = self.launch_options.combinations(eligible, keys)
-            fits = len(self.launch_options.fitting_node_types(eligible, pending.size)) > 0
+            domains = self.supply.launch_options.combinations(eligible, keys)
+            fits = len(self.supply.launch_options.fitting_node_types(eligible, pending.size)) > 0
             few = 0 < pending.number <= MAX_PODS
             if fits and domains and few and not pending.needs_colocation:
                 pins = tuple(zip(keys, domains[0], strict=True))
@@ -127,7 +123,7 @@ class Rearrangement:
         if not pod_group.is_bound:
             pins_of_combinations = (
                 tuple(zip(keys, domains, strict=True))
-                for domains in self.launch_options.combinations(eligible, keys)
+                for domains in self.supply.launch_options.combinations(eligible, keys)
             )
             all_pins += [pins for pins in pins_of_combinations if pins != pod_group.pins]
         return [
@@ -138,7 +134,7 @@ class Rearrangement:
                 unit=1,
                 colocated=[],
                 needs=None,
-                eligible=self.launch_options.pinned_mask(eligible, pins)
+                eligible=self.supply.launch_options.pinned_mask(eligible, pins)
                 if pod_group.needs is None
                 else pod_group.eligible,
             )

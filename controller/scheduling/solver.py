@@ -55,47 +55,25 @@ class Solver:
         self._settings, self._reporter = problem.settings, reporter
         self._expired = expired if problem.settings.refinements else _at_once
         self._waiting, self._reader, supply = problem.pods.classes, problem.reader, problem.supply
-        self._catalog, self._variants, self._capacity = (
-            problem.catalog,
-            supply.variants,
-            supply.capacity,
-        )
-        self._launch_options, self._headroom = supply.launch_options, supply.headroom
-        self._limits, self._groups = supply.limits, problem.groups.all
+        self._supply, self._groups = supply, problem.groups.all
         self._devices = problem.devices.fork()
         tallies = [tally.copy() for tally in problem.groups.tallies]
         nodes = problem.nodes.copy()
         self._domains = Domains(nodes, supply.launch_options, tallies)
         self._placer = Placer(
-            headroom=supply.headroom,
+            supply=supply,
             nodes=nodes,
             occupancy=ExistingOccupancy(tallies, nodes),
             attachments=problem.attachments.copy(),
             devices=self._devices,
             domains=self._domains,
-            launch_options=supply.launch_options,
-            variants=supply.variants,
-            capacity=supply.capacity,
             tallies=tallies,
         )
-        self._causes = PlacementCauses(
-            catalog=problem.catalog,
-            variants=supply.variants,
-            launch_options=supply.launch_options,
-            headroom=supply.headroom,
-            devices=self._devices,
-            tallies=tallies,
-        )
+        self._causes = PlacementCauses(supply=supply, devices=self._devices, tallies=tallies)
         builder = ProblemBuilder(
             supply.variants, problem.groups.all, capacity=supply.capacity, limits=supply.limits
         )
-        self._rearrangement = Rearrangement(
-            builder=builder,
-            limits=supply.limits,
-            domains=self._domains,
-            launch_options=supply.launch_options,
-            variants=supply.variants,
-        )
+        self._rearrangement = Rearrangement(builder=builder, supply=supply, domains=self._domains)
         self._purchaser = Purchaser(
             builder=builder,
             limit_units=supply.limits.units,
@@ -129,10 +107,14 @@ class Solver:
         few = 0 < sum(node.number for node in self._planned) <= MAX_PODS
         is_final = self._is_apart or (self._is_cheapest and not self._without_node)
         if few and not is_final and not self._expired():
-            self._rearrange(self._variants.weight_of_variant)
+            self._rearrange(self._supply.variants.weight_of_variant)
         if few and self._final_weights is not None and not self._is_apart and not self._expired():
-            weights = [self._final_weights[pool.name] for pool in self._catalog.pools]
-            self._rearrange(np.array(weights, dtype=np.int64)[self._variants.pool_of_variant])
+            weights = [
+                self._final_weights[pool.name] for pool in self._supply.variants.catalog.pools
+            ]
+            self._rearrange(
+                np.array(weights, dtype=np.int64)[self._supply.variants.pool_of_variant]
+            )
         return self._results()
 
     def blocking_domains(self) -> dict[str, set[str]]:
@@ -147,7 +129,7 @@ class Solver:
                 group = tally.group
                 if group.type is TopologyType.SPREAD and can_exclude(group.key):
                     own = pending.eligibility.own_eligible & pending.eligibility.tolerated
-                    reach = self._launch_options.values(group.key, own)
+                    reach = self._supply.launch_options.values(group.key, own)
                     domains[group.key] |= set(universe) - group.universe - set(reach)
         return {key: values for key, values in domains.items() if values}
 
@@ -157,11 +139,11 @@ class Solver:
         Empty if this solve launches no node in a NodePool that they could use, because then no
         other pods used up the limits; and if all NodePools have the same weight.
         """
-        if len({pool.weight for pool in self._catalog.pools}) < 2:
+        if len({pool.weight for pool in self._supply.variants.catalog.pools}) < 2:
             return frozenset()
-        pool_of_variant = self._variants.pool_of_variant
+        pool_of_variant = self._supply.variants.pool_of_variant
         used = {
-            int(pool_of_variant[self._variants.variant_of[planned.node_type]])
+            int(pool_of_variant[self._supply.variants.variant_of[planned.node_type]])
             for planned in self._planned
         }
         return frozenset(
@@ -196,11 +178,11 @@ class Solver:
         pods that can use only reserved capacity are packed before pods for which it is only
         cheaper.
         """
-        elsewhere = self._variants.reservation_of_variant < 0
+        elsewhere = self._supply.variants.reservation_of_variant < 0
         batches: defaultdict[tuple[int, bool, bool], list[PodGroup]] = defaultdict(list)
         for pod_group in pod_groups:
             pod_class = pod_group.pending.pod_class
-            priority = pod_class.priority if len(self._headroom.left) else 0
+            priority = pod_class.priority if len(self._supply.headroom.left) else 0
             needs_reservation = not pod_group.eligible[elsewhere].any()
             batches[priority, pod_class.index in self._packed_first, needs_reservation].append(
                 pod_group
@@ -214,8 +196,8 @@ class Solver:
                 pod_groups,
                 self._left,
                 devices=self._devices,
-                variants=self._variants,
-                capacity=self._capacity,
+                variants=self._supply.variants,
+                capacity=self._supply.capacity,
             )
         else:
             purchase = self._purchaser.buy(pod_groups, self._left)
@@ -244,7 +226,7 @@ class Solver:
             withdrawn += misplaced
         for node in planned:
             if not node.number:
-                self._left = self._left + self._limits.consumption[node.node_type]
+                self._left = self._left + self._supply.limits.consumption[node.node_type]
         self._planned[first:] = [node for node in planned if node.number]
         return withdrawn
 
@@ -294,7 +276,9 @@ class Solver:
             self._unschedulable.pop(key, None)
         for pending in self._without_node:
             pending.keys = [key for key in pending.keys if key in self._unschedulable]
-        cost = sum(float(self._variants.price[node.node_type]) for node in rearranged.planned)
+        cost = sum(
+            float(self._supply.variants.price[node.node_type]) for node in rearranged.planned
+        )
         self._reporter.nodes_rearranged(nodes=len(rearranged.planned), cost=cost)
 
     def _next_relaxation(self, pending: PendingGroup) -> list[PendingGroup]:
@@ -313,8 +297,8 @@ class Solver:
         if not self._domains.is_restricted and self._domains.rules(pending.eligibility).spreads:
             self._held_back.append(pending)
             return []
-        if len(self._headroom.left):
-            backfill(pending, self._planned, self._variants, self._capacity)
+        if len(self._supply.headroom.left):
+            backfill(pending, self._planned, self._supply.variants, self._supply.capacity)
         if pending.number:
             self._without_node.append(pending)
             self._mark_unschedulable(pending.keys, self._causes.causes(pending, self._left))
@@ -326,7 +310,9 @@ class Solver:
         So these pods are placed together with other pods and not after them.
         """
         while not len(
-            self._launch_options.fitting_node_types(pending.eligibility.eligible, pending.size)
+            self._supply.launch_options.fitting_node_types(
+                pending.eligibility.eligible, pending.size
+            )
         ):
             weaker = self._weaker(pending) if not pending.eligibility.nodes.any() else None
             if weaker is None:
@@ -353,7 +339,7 @@ class Solver:
         """
         if not self._held_back:
             return []
-        opening = np.zeros(len(self._variants.pool_of_variant), dtype=np.bool_)
+        opening = np.zeros(len(self._supply.variants.pool_of_variant), dtype=np.bool_)
         for planned in self._planned:
             opening |= planned.eligible
         for pending in self._held_back:
@@ -371,13 +357,13 @@ class Solver:
     def _results(self) -> Results:
         """Return the results, with a NodeClaim for every planned node."""
         writer = NodeClaimWriter(
-            variants=self._variants,
-            headroom=self._headroom,
-            left=self._left[: len(self._headroom.left)],
+            supply=self._supply,
+            left=self._left[: len(self._supply.headroom.left)],
             devices=self._devices,
             settings=self._settings,
             domains={
-                group.key: self._launch_options.label_values(group.key) for group in self._groups
+                group.key: self._supply.launch_options.label_values(group.key)
+                for group in self._groups
             },
         )
         new_nodes: list[NewNode] = []

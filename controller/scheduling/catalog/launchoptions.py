@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from controller.constraints.requirements import one_of
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, run_starts
+from controller.scheduling.catalog.limits import LimitHeadroom, PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.topology.spread import Pins
 
@@ -129,3 +131,18 @@ class LaunchOptions:
     def launchable(self, mask: Mask, size: Vector) -> bool:
         """Whether a node for a pod of this size can be launched in these variants."""
         return bool(np.isfinite(self.unit_price(mask, size)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """The offerings that can be bought.
+
+    `capacity`: node types × the solve's resources, allocatable capacity. `headroom`: the remaining
+    limits of NodePools. `limits`: the same for node types, with capacity reservations.
+    """
+
+    variants: Variants
+    capacity: Matrix
+    launch_options: LaunchOptions
+    headroom: LimitHeadroom
+    limits: PurchaseLimits

@@ -12,9 +12,7 @@ from controller.apis.kubernetes.taints import Toleration
 from controller.constraints.requirements import Requirements, compatible_conjunction, conjunction
 from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated_taint
 from controller.scheduling.arrays import Mask
-from controller.scheduling.catalog.launchoptions import LaunchOptions
-from controller.scheduling.catalog.offerings import Catalog
-from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.catalog.launchoptions import Supply
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.pods.classes import PodClass
@@ -27,12 +25,10 @@ from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 class EligibilityReader:
     """Reads the eligibility of pod classes; cached by the identity of the constraints."""
 
-    catalog: Catalog
-    variants: Variants
+    supply: Supply
     nodes: ExistingNodes
     groups: TopologyGroups
     devices: DeviceAllocator
-    launch_options: LaunchOptions
     _tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = field(default_factory=dict)
     _selecting: dict[tuple[object, ...], tuple[TopologyGroup, ...]] = field(default_factory=dict)
     _eligibilities: dict[int, Eligibility] = field(default_factory=dict)
@@ -72,7 +68,9 @@ class EligibilityReader:
         if not pending.tiers:
             return False
         tier, *rest = pending.tiers
-        pending.eligible = pending.eligibility.eligible & (self.variants.weight_of_variant == tier)
+        pending.eligible = pending.eligibility.eligible & (
+            self.supply.variants.weight_of_variant == tier
+        )
         pending.tiers = tuple(rest)
         return True
 
@@ -81,19 +79,19 @@ class EligibilityReader:
         key = (pending.eligibility.eligible.tobytes(), pending.size.tobytes())
         cached = self._tiers.get(key)
         if cached is None:
-            fitting = self.launch_options.fitting_variants(
+            fitting = self.supply.launch_options.fitting_variants(
                 pending.eligibility.eligible, pending.size
             )
-            weights = set(self.variants.weight_of_variant[fitting].tolist())
+            weights = set(self.supply.variants.weight_of_variant[fitting].tolist())
             cached = self._tiers[key] = tuple(sorted(weights, reverse=True))
         return cached
 
     def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
         """Return the eligibility of a class, read without the cache."""
-        meeting_preference = self.variants.compatible_mask(constraints.preferred)
+        meeting_preference = self.supply.variants.compatible_mask(constraints.preferred)
         alternatives = new_node_alternatives(pod_class, constraints, self.devices)
         variants_by_alternative = tuple(
-            self.variants.compatible_mask(alternative) & meeting_preference
+            self.supply.variants.compatible_mask(alternative) & meeting_preference
             for alternative in alternatives
         )
         eligible = self._union(variants_by_alternative)
@@ -101,7 +99,7 @@ class EligibilityReader:
         if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
             own_eligible = self._union(
                 [
-                    self.variants.compatible_mask(alternative) & meeting_preference
+                    self.supply.variants.compatible_mask(alternative) & meeting_preference
                     for alternative in constraints.strict
                 ]
             )
@@ -131,7 +129,7 @@ class EligibilityReader:
             tolerated=self._tolerated_mask(hard_tolerations),
             eligible=eligible
             & self._tolerated_mask(constraints.tolerations)
-            & self.variants.free(pod_class.signature.ports),
+            & self.supply.variants.free(pod_class.signature.ports),
             nodes=nodes,
         )
 
@@ -140,13 +138,16 @@ class EligibilityReader:
         key = tuple(tolerations)
         cached = self._tolerating.get(key)
         if cached is None:
-            pools = [untolerated_taint(pool.taints, key) is None for pool in self.catalog.pools]
-            cached = np.array(pools, dtype=np.bool_)[self.variants.pool_of_variant]
+            pools = [
+                untolerated_taint(pool.taints, key) is None
+                for pool in self.supply.variants.catalog.pools
+            ]
+            cached = np.array(pools, dtype=np.bool_)[self.supply.variants.pool_of_variant]
             self._tolerating[key] = cached
         return cached
 
     def _union(self, variants_by_alternative: Sequence[Mask]) -> Mask:
-        eligible = np.zeros(len(self.variants.pool_of_variant), dtype=np.bool_)
+        eligible = np.zeros(len(self.supply.variants.pool_of_variant), dtype=np.bool_)
         for meeting in variants_by_alternative:
             eligible |= meeting
         return eligible

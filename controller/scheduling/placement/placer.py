@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.scheduling.arrays import Indices, Mask, Matrix
-from controller.scheduling.catalog.launchoptions import LaunchOptions
-from controller.scheduling.catalog.limits import LimitHeadroom
-from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.arrays import Indices, Mask
+from controller.scheduling.catalog.launchoptions import Supply
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.nodes.attachments import Attachments
 from controller.scheduling.nodes.existing import ExistingNodes
@@ -41,15 +39,12 @@ class Placer:
     `capacity` is node types × the solve's resources.
     """
 
-    headroom: LimitHeadroom
+    supply: Supply
     nodes: ExistingNodes
     occupancy: ExistingOccupancy
     attachments: Attachments
     devices: DeviceAllocator
     domains: Domains
-    launch_options: LaunchOptions
-    variants: Variants
-    capacity: Matrix
     tallies: Tallies
 
     def __post_init__(self) -> None:
@@ -74,7 +69,7 @@ class Placer:
         """
         failed: list[PendingGroup] = []
         held_back: list[PendingGroup] = []
-        compete = bool(len(self.headroom.left))
+        compete = bool(len(self.supply.headroom.left))
         for pending in sorted(
             waiting,
             key=lambda pending: (
@@ -103,7 +98,9 @@ class Placer:
             self._place_colocated(pending, fitting, rules, pod_groups)
         elif not rules.keys:
             self._fill_nodes(pending, fitting, np.ones(len(self.nodes), dtype=np.bool_), rules)
-            if pending.number and self.launch_options.launchable(pending.eligible, pending.size):
+            if pending.number and self.supply.launch_options.launchable(
+                pending.eligible, pending.size
+            ):
                 keys = self._take(pending, pending.number)
                 pod_groups.append(PodGroup(pending, (), keys, pending.eligible))
         else:
@@ -134,7 +131,7 @@ class Placer:
             for group in affinity_groups
         )
         before = pending.number
-        colocate(pending, pod_groups, affinity_groups, self.capacity, self.variants)
+        colocate(pending, pod_groups, affinity_groups, self.supply.capacity, self.supply.variants)
         self._count_on_new_nodes(pending, before - pending.number)
         hosts = [
             pod_group
@@ -175,11 +172,11 @@ class Placer:
 
     def _most_together(self, pending: PendingGroup) -> int:
         """Return the number of these pods that fit on one new node, by size and by their rules."""
-        node_types = self.launch_options.fitting_node_types(pending.eligible, pending.size)
+        node_types = self.supply.launch_options.fitting_node_types(pending.eligible, pending.size)
         needed = pending.size > 0
         if not len(node_types):
             return 0
-        fitting = np.floor(self.capacity[node_types][:, needed] / pending.size[needed])
+        fitting = np.floor(self.supply.capacity[node_types][:, needed] / pending.size[needed])
         return min(int(fitting.min(axis=1).max()), on_one_node(pending))
 
     def _place_in_domains(
