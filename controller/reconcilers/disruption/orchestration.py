@@ -27,7 +27,7 @@ from controller.apis.karpenter.nodeclaim import (
     REGISTERED,
     NodeClaim,
 )
-from controller.apis.kinds import NODE, NODE_CLAIM, POD
+from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.pods import Pod
@@ -326,11 +326,7 @@ class Orchestrator(PortUser):
                 message=f"rebooting for {why}",
             )
         except (ConflictError, NotFoundError) as error:
-            fields = {
-                "Node": candidate.name,
-                "NodeClaim": candidate.claim.metadata.name,
-                "error": str(error),
-            }
+            fields = _failure_fields(candidate.name, candidate.claim, error)
             log.info("node changed before its reboot; deciding again", extra=fields)
             return False
         self.metrics.record_decision(command)
@@ -433,12 +429,8 @@ class Orchestrator(PortUser):
             ),
         ]
         for name, keys in destinations:
-            pods = (self._pod(key) for key in keys)
+            pods = map(self.cluster.pod, keys)
             yield name, [pod for pod in pods if pod is not None]
-
-    def _pod(self, key: str) -> Pod | None:
-        namespace, _, name = key.rpartition("/")
-        return self.cluster.get(POD, name, namespace)
 
     async def _report_launching(self, in_flight: InFlightCommand) -> None:
         names = ", ".join(sorted(in_flight.command.names)[:3])
@@ -489,11 +481,7 @@ class Orchestrator(PortUser):
             )
         except (ConflictError, NotFoundError) as error:
             # It changed since the decision: the next round decides again.
-            fields = {
-                "Node": candidate.name,
-                "NodeClaim": candidate.claim.metadata.name,
-                "error": str(error),
-            }
+            fields = _failure_fields(candidate.name, candidate.claim, error)
             log.info("node changed before disruption; deciding again", extra=fields)
             return False
         except ApiError as error:
@@ -604,9 +592,8 @@ class Orchestrator(PortUser):
         """Keep a node; the next round removes its marks."""
         self._keep([candidate], in_flight)
         in_flight.why = error
-        claim = candidate.claim.metadata.name
         if self._changes.has_changed(candidate.name, error):
-            fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
+            fields = _failure_fields(candidate.name, candidate.claim, error)
             log.warning("cannot disrupt node; keeping it and trying again later", extra=fields)
 
     def _keep(self, candidates: Sequence[Candidate], in_flight: InFlightCommand) -> None:
@@ -627,11 +614,7 @@ class Orchestrator(PortUser):
                 await apply_patch(self.ports, state.node, untainted)
             await with_conditions(self.ports, state.claim, after)
         except ApiError as error:
-            fields = {
-                "Node": state.name,
-                "NodeClaim": state.claim.metadata.name,
-                "error": str(error),
-            }
+            fields = _failure_fields(state.name, state.claim, error)
             log.info(
                 "cannot remove taint karpenter.sh/disrupted or condition DisruptionReason of a "
                 "node that is kept; retrying",
@@ -650,6 +633,10 @@ def log_fields(command: Command) -> dict[str, object]:
         "plan-saving": round(command.whole.saving, 4),
         "evictions": command.evictions,
     }
+
+
+def _failure_fields(node: str, claim: NodeClaim, error: object) -> dict[str, str]:
+    return {"Node": node, "NodeClaim": claim.metadata.name, "error": str(error)}
 
 
 def _is_marked(state: StateNode) -> bool:
