@@ -18,35 +18,11 @@ from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.validation import overlay_problems
 from controller.apis.kinds import POD_TEMPLATE, Kind, T
-from controller.apis.kubernetes.devices import (
-    DeviceClass,
-    DeviceTaintRule,
-    ResourceClaim,
-    ResourceSlice,
-)
+from controller.apis.kubernetes import devices, workloads
 from controller.apis.kubernetes.meta import Wire, with_fields
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.schedulerconfig import default_constraints
-from controller.apis.kubernetes.workloads import (
-    CoschedulingPodGroup,
-    CSINode,
-    DaemonSet,
-    Deployment,
-    LimitRange,
-    Namespace,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PodDisruptionBudget,
-    PodGroup,
-    PodTemplate,
-    PriorityClass,
-    ReplicaSet,
-    ReplicationController,
-    Service,
-    StatefulSet,
-    StorageClass,
-)
 from controller.apis.ownership import is_ours
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.offline.instancetypes import Types, from_file, from_rows
@@ -92,27 +68,27 @@ KINDS: Mapping[str, type[Wire]] = {
     "nodePools": NodePool,
     "nodeOverlays": NodeOverlay,
     "capacityBuffers": CapacityBuffer,
-    "daemonSets": DaemonSet,
-    "namespaces": Namespace,
-    "limitRanges": LimitRange,
-    "priorityClasses": PriorityClass,
-    "persistentVolumes": PersistentVolume,
-    "persistentVolumeClaims": PersistentVolumeClaim,
-    "storageClasses": StorageClass,
-    "csiNodes": CSINode,
-    "podDisruptionBudgets": PodDisruptionBudget,
-    "services": Service,
-    "replicationControllers": ReplicationController,
-    "podTemplates": PodTemplate,
-    "replicaSets": ReplicaSet,
-    "statefulSets": StatefulSet,
-    "deployments": Deployment,
-    "resourceSlices": ResourceSlice,
-    "resourceClaims": ResourceClaim,
-    "deviceClasses": DeviceClass,
-    "deviceTaintRules": DeviceTaintRule,
-    "podGroups": PodGroup,
-    "coschedulingPodGroups": CoschedulingPodGroup,
+    "daemonSets": workloads.DaemonSet,
+    "namespaces": workloads.Namespace,
+    "limitRanges": workloads.LimitRange,
+    "priorityClasses": workloads.PriorityClass,
+    "persistentVolumes": workloads.PersistentVolume,
+    "persistentVolumeClaims": workloads.PersistentVolumeClaim,
+    "storageClasses": workloads.StorageClass,
+    "csiNodes": workloads.CSINode,
+    "podDisruptionBudgets": workloads.PodDisruptionBudget,
+    "services": workloads.Service,
+    "replicationControllers": workloads.ReplicationController,
+    "podTemplates": workloads.PodTemplate,
+    "replicaSets": workloads.ReplicaSet,
+    "statefulSets": workloads.StatefulSet,
+    "deployments": workloads.Deployment,
+    "resourceSlices": devices.ResourceSlice,
+    "resourceClaims": devices.ResourceClaim,
+    "deviceClasses": devices.DeviceClass,
+    "deviceTaintRules": devices.DeviceTaintRule,
+    "podGroups": workloads.PodGroup,
+    "coschedulingPodGroups": workloads.CoschedulingPodGroup,
 }
 """The kinds of a world's objects, by their keys in the JSON."""
 
@@ -181,7 +157,7 @@ def compose(
         WorldError: a setting is malformed, or an object refers to another that does not exist.
 
     """
-    pods = _with_priorities(of(Pod), of(PriorityClass))
+    pods = _with_priorities(of(Pod), of(workloads.PriorityClass))
     node_pools = tuple(of(NodePool))
     spread = _default_spread_function(of, settings.get("SCHEDULER_CONFIG"))
     snapshot = Snapshot(
@@ -190,19 +166,19 @@ def compose(
         pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
         node_pools=tuple(pool for pool in node_pools if _is_usable(pool)),
         instance_types=instance_types,
-        daemon_sets=tuple(of(DaemonSet)),
-        namespaces=tuple(of(Namespace)),
-        limit_ranges=tuple(of(LimitRange)),
-        persistent_volumes=tuple(of(PersistentVolume)),
-        persistent_volume_claims=tuple(of(PersistentVolumeClaim)),
-        storage_classes=tuple(of(StorageClass)),
-        csi_nodes=tuple(of(CSINode)),
-        pod_disruption_budgets=tuple(of(PodDisruptionBudget)),
-        resource_slices=tuple(of(ResourceSlice)),
-        resource_claims=tuple(of(ResourceClaim)),
-        device_classes=tuple(of(DeviceClass)),
-        device_taint_rules=tuple(of(DeviceTaintRule)),
-        pod_groups=(*of(PodGroup), *of(CoschedulingPodGroup)),
+        daemon_sets=tuple(of(workloads.DaemonSet)),
+        namespaces=tuple(of(workloads.Namespace)),
+        limit_ranges=tuple(of(workloads.LimitRange)),
+        persistent_volumes=tuple(of(workloads.PersistentVolume)),
+        persistent_volume_claims=tuple(of(workloads.PersistentVolumeClaim)),
+        storage_classes=tuple(of(workloads.StorageClass)),
+        csi_nodes=tuple(of(workloads.CSINode)),
+        pod_disruption_budgets=tuple(of(workloads.PodDisruptionBudget)),
+        resource_slices=tuple(of(devices.ResourceSlice)),
+        resource_claims=tuple(of(devices.ResourceClaim)),
+        device_classes=tuple(of(devices.DeviceClass)),
+        device_taint_rules=tuple(of(devices.DeviceTaintRule)),
+        pod_groups=(*of(workloads.PodGroup), *of(workloads.CoschedulingPodGroup)),
     )
     return World(
         snapshot,
@@ -292,9 +268,9 @@ def _default_spread_function(
     if not constraints:
         return iter
     selectors = Selectors(
-        services=of(Service),
-        replication_controllers=of(ReplicationController),
-        workloads=(*of(ReplicaSet), *of(StatefulSet)),
+        services=of(workloads.Service),
+        replication_controllers=of(workloads.ReplicationController),
+        workloads=(*of(workloads.ReplicaSet), *of(workloads.StatefulSet)),
     )
     return lambda pods: with_default_spreads(pods, constraints, selectors)
 
@@ -410,7 +386,7 @@ def _buffer_pods(of: Objects) -> tuple[Pod, ...]:
     return tuple(pods)
 
 
-def _with_priorities(pods: Sequence[Pod], classes: Sequence[PriorityClass]) -> list[Pod]:
+def _with_priorities(pods: Sequence[Pod], classes: Sequence[workloads.PriorityClass]) -> list[Pod]:
     """Return the pods with the priority that admission sets.
 
     It is the priority of the pod's PriorityClass or of the default one.

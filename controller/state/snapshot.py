@@ -6,24 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.kubernetes.devices import (
-    DeviceClass,
-    DeviceTaintRule,
-    ResourceClaim,
-    ResourceSlice,
-)
+from controller.apis.kubernetes import devices, workloads
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.kubernetes.workloads import (
-    CSINode,
-    DaemonSet,
-    LimitRange,
-    Namespace,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PodDisruptionBudget,
-    PodGroup,
-    StorageClass,
-)
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.state.nodes import StateNode
 
@@ -41,19 +25,19 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     node_pools: tuple[NodePool, ...] = ()
     instance_types: Mapping[str, tuple[InstanceType, ...]] = field(default_factory=dict)
-    daemon_sets: tuple[DaemonSet, ...] = ()
-    namespaces: tuple[Namespace, ...] = ()
-    limit_ranges: tuple[LimitRange, ...] = ()
-    persistent_volumes: tuple[PersistentVolume, ...] = ()
-    persistent_volume_claims: tuple[PersistentVolumeClaim, ...] = ()
-    storage_classes: tuple[StorageClass, ...] = ()
-    csi_nodes: tuple[CSINode, ...] = ()
-    pod_disruption_budgets: tuple[PodDisruptionBudget, ...] = ()
-    resource_slices: tuple[ResourceSlice, ...] = ()
-    resource_claims: tuple[ResourceClaim, ...] = ()
-    device_classes: tuple[DeviceClass, ...] = ()
-    device_taint_rules: tuple[DeviceTaintRule, ...] = ()
-    pod_groups: tuple[PodGroup, ...] = ()
+    daemon_sets: tuple[workloads.DaemonSet, ...] = ()
+    namespaces: tuple[workloads.Namespace, ...] = ()
+    limit_ranges: tuple[workloads.LimitRange, ...] = ()
+    persistent_volumes: tuple[workloads.PersistentVolume, ...] = ()
+    persistent_volume_claims: tuple[workloads.PersistentVolumeClaim, ...] = ()
+    storage_classes: tuple[workloads.StorageClass, ...] = ()
+    csi_nodes: tuple[workloads.CSINode, ...] = ()
+    pod_disruption_budgets: tuple[workloads.PodDisruptionBudget, ...] = ()
+    resource_slices: tuple[devices.ResourceSlice, ...] = ()
+    resource_claims: tuple[devices.ResourceClaim, ...] = ()
+    device_classes: tuple[devices.DeviceClass, ...] = ()
+    device_taint_rules: tuple[devices.DeviceTaintRule, ...] = ()
+    pod_groups: tuple[workloads.PodGroup, ...] = ()
 
     def without(self, names: Collection[str]) -> Snapshot:
         """Return the snapshot without these nodes and their pods.

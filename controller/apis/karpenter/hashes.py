@@ -22,19 +22,7 @@ from functools import reduce
 from operator import xor
 from typing import Any, TypeVar
 
-from controller.apis.karpenter import durations
-from controller.apis.karpenter.ec2nodeclass import (
-    BlockDevice,
-    BlockDeviceMapping,
-    ConnectionTracking,
-    CpuOptions,
-    EC2NodeClass,
-    EC2NodeClassSpec,
-    EnclaveOptions,
-    MetadataOptions,
-    NetworkInterface,
-    PlacementGroupSelector,
-)
+from controller.apis.karpenter import durations, ec2nodeclass
 from controller.apis.karpenter.nodepool import (
     NodeClaimTemplateMeta,
     NodeClaimTemplateSpec,
@@ -73,7 +61,7 @@ def node_pool_hash(pool: NodePool) -> str:
     )
 
 
-def node_class_hash(node_class: EC2NodeClass, *, ca_bundle: str) -> str:
+def node_class_hash(node_class: ec2nodeclass.EC2NodeClass, *, ca_bundle: str) -> str:
     """Return the hash of an EC2NodeClass without its selector terms.
 
     Args:
@@ -130,7 +118,7 @@ def _reference(reference: NodeClassReference) -> int:
     )
 
 
-def _class_spec(spec: EC2NodeClassSpec) -> int:
+def _class_spec(spec: ec2nodeclass.EC2NodeClassSpec) -> int:
     return _object(
         "EC2NodeClassSpec",
         PlacementGroupSelector=_optional(_placement_group, spec.placement_group_selector),
@@ -151,13 +139,13 @@ def _class_spec(spec: EC2NodeClassSpec) -> int:
     )
 
 
-def _placement_group(selector: PlacementGroupSelector) -> int:
+def _placement_group(selector: ec2nodeclass.PlacementGroupSelector) -> int:
     return _object(
         "PlacementGroupSelector", Name=_nonempty_text(selector.name), ID=_nonempty_text(selector.id)
     )
 
 
-def _block_device_mapping(mapping: BlockDeviceMapping) -> int:
+def _block_device_mapping(mapping: ec2nodeclass.BlockDeviceMapping) -> int:
     return _object(
         "BlockDeviceMapping",
         DeviceName=_optional(_text, mapping.device_name),
@@ -166,7 +154,7 @@ def _block_device_mapping(mapping: BlockDeviceMapping) -> int:
     )
 
 
-def _block_device(device: BlockDevice) -> int:
+def _block_device(device: ec2nodeclass.BlockDevice) -> int:
     size = None if device.volume_size is None else quantities.canonical(device.volume_size)
     return _object(
         "BlockDevice",
@@ -182,7 +170,7 @@ def _block_device(device: BlockDevice) -> int:
     )
 
 
-def _network_interface(interface: NetworkInterface) -> int:
+def _network_interface(interface: ec2nodeclass.NetworkInterface) -> int:
     return _object(
         "NetworkInterface",
         NetworkCardIndex=_number(_INT32, interface.network_card_index or None),
@@ -191,7 +179,7 @@ def _network_interface(interface: NetworkInterface) -> int:
     )
 
 
-def _metadata_options(options: MetadataOptions) -> int:
+def _metadata_options(options: ec2nodeclass.MetadataOptions) -> int:
     return _object(
         "MetadataOptions",
         HTTPEndpoint=_text(options.http_endpoint),
@@ -201,7 +189,7 @@ def _metadata_options(options: MetadataOptions) -> int:
     )
 
 
-def _connection_tracking(tracking: ConnectionTracking) -> int:
+def _connection_tracking(tracking: ec2nodeclass.ConnectionTracking) -> int:
     return _object(
         "ConnectionTracking",
         TCPEstablishedTimeout=_number(_INT32, tracking.tcp_established_timeout),
@@ -210,13 +198,13 @@ def _connection_tracking(tracking: ConnectionTracking) -> int:
     )
 
 
-def _cpu_options(options: CpuOptions) -> int:
+def _cpu_options(options: ec2nodeclass.CpuOptions) -> int:
     return _object(
         "CPUOptions", NestedVirtualization=_optional(_text, options.nested_virtualization)
     )
 
 
-def _enclave_options(options: EnclaveOptions) -> int:
+def _enclave_options(options: ec2nodeclass.EnclaveOptions) -> int:
     return _object("EnclaveOptions", Enabled=_switch(True) if options.enabled else None)
 
 

@@ -17,18 +17,9 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.apis.wording import with_count
 from controller.disruption import candidates
-from controller.disruption.advice import nodepools
+from controller.disruption.advice import nodepools, workloads
 from controller.disruption.advice.adoption import SAFE_TO_EVICT
 from controller.disruption.advice.forecast import NEVER, Forecast, never_allows
-from controller.disruption.advice.workloads import (
-    by_workload,
-    is_strict,
-    required_labels,
-    without_annotation,
-    without_anti_affinity,
-    without_selector,
-    without_strict_spreads,
-)
 from controller.disruption.budgets import budget_faults
 from controller.disruption.problem import DisruptionProblem, PodChange
 from controller.scheduling.settings import IGNORE, RESPECT
@@ -145,7 +136,7 @@ def _without_budget(problem: DisruptionProblem, name: str) -> DisruptionProblem:
 
 def _protected_pods(reading: _Reading) -> Iterator[Obstacle]:
     protected = [pod for pod in reading.pods if forbids_disruption(pod, reading.problem.now)]
-    for name, pods in by_workload(protected).items():
+    for name, pods in workloads.by_workload(protected).items():
         is_of_autoscaler = pods[0].metadata.annotations.get(SAFE_TO_EVICT) == "false"
         annotation = f"{SAFE_TO_EVICT}=false" if is_of_autoscaler else labels.DO_NOT_DISRUPT
         yield Obstacle(
@@ -153,7 +144,7 @@ def _protected_pods(reading: _Reading) -> Iterator[Obstacle]:
             what=f"{annotation} on {with_count(len(pods), 'pod')} of {name}",
             change="remove the annotation, or protect the pods for a time: "
             f"{labels.DO_NOT_DISRUPT}=4h",
-            made=_on_pods(pods, partial(without_annotation, name=labels.DO_NOT_DISRUPT)),
+            made=_on_pods(pods, partial(workloads.without_annotation, name=labels.DO_NOT_DISRUPT)),
             weight=reading.weight(pods),
         )
 
@@ -202,7 +193,7 @@ def _without_protection(problem: DisruptionProblem) -> DisruptionProblem:
 
 
 def _placement_rules(reading: _Reading) -> Iterator[Obstacle]:
-    for name, pods in by_workload(reading.pods).items():
+    for name, pods in workloads.by_workload(reading.pods).items():
         spec = pods[0].spec
         apart = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
         if apart is not None and apart.required:
@@ -211,16 +202,18 @@ def _placement_rules(reading: _Reading) -> Iterator[Obstacle]:
                 kind="AntiAffinity",
                 what=f"required anti-affinity of {name} over {keys}",
                 change="make it preferred instead of required",
-                made=_on_pods(pods, without_anti_affinity),
+                made=_on_pods(pods, workloads.without_anti_affinity),
                 weight=reading.weight(pods),
             )
-        if strict := [each for each in spec.topology_spread_constraints if is_strict(each)]:
+        if strict := [
+            each for each in spec.topology_spread_constraints if workloads.is_strict(each)
+        ]:
             keys = ", ".join(sorted({each.topology_key for each in strict}))
             yield Obstacle(
                 kind="TopologySpread",
                 what=f"topology spread of {name} over {keys}",
                 change="set whenUnsatisfiable to ScheduleAnyway, or raise maxSkew",
-                made=_on_pods(pods, without_strict_spreads),
+                made=_on_pods(pods, workloads.without_strict_spreads),
                 weight=reading.weight(pods),
             )
 
@@ -230,7 +223,7 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
     asking: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
     values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for pod in reading.pods:
-        for key, chosen in required_labels(pod).items():
+        for key, chosen in workloads.required_labels(pod).items():
             if key != labels.OS:
                 asking[pod.metadata.namespace, key].append(pod)
                 values[pod.metadata.namespace, key].update(chosen)
@@ -255,7 +248,7 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
                 what=f"node selector {selector} of {with_count(len(pods), 'pod')} in namespace "
                 f"{namespace}",
                 change="remove the selector",
-                made=_on_pods(pods, partial(without_selector, key=key)),
+                made=_on_pods(pods, partial(workloads.without_selector, key=key)),
                 weight=weight,
             )
 
@@ -405,5 +398,5 @@ def _prefers(pod: Pod) -> bool:
         else ()
     )
     return any(getattr(part, "preferred", None) for part in parts) or any(
-        not is_strict(each) for each in spreads
+        not workloads.is_strict(each) for each in spreads
     )
