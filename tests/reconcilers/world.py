@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from operator import is_
 from typing import Any
 
 from controller.apis import kinds, labels
@@ -12,7 +13,7 @@ from controller.apis.kinds import NODE_POOL, Kind, KubernetesObject
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Taint
-from controller.apiserver.fake import FakeApiServer
+from controller.apiserver.fake import Body, FakeApiServer
 from controller.apiserver.port import ApiServer, Change
 from controller.cloudprovider.fake import FakeCloud
 from controller.cloudprovider.provider import CloudProvider, Instance
@@ -55,6 +56,7 @@ class World:
         self.cluster = Cluster((*MIRRORED, *features))
         self.ports = make_ports(self.api, self.cluster, self.clock, self.cloud)
         self.metrics, self.recorder = self.ports.metrics, self.ports.recorder
+        self._seen: dict[Kind[Any], list[Body]] = {}
         self.registrations = Registrations()
         self.registration_backoff = RegistrationBackoff(self.ports, self.registrations)
 
@@ -69,9 +71,13 @@ class World:
         self.see()
 
     def see(self) -> None:
-        """Deliver all objects to the controller's state, as watches would."""
+        """Deliver all objects of kinds with changes to the controller's state, as watches would."""
         for kind in self.cluster.mirrored:
-            self._see(kind)
+            stored = self.api.bodies(kind)  # a write stores a new body
+            seen = self._seen.get(kind)
+            if seen is None or len(seen) != len(stored) or not all(map(is_, seen, stored)):
+                self._seen[kind] = stored
+                self._see(kind)
 
     def _see(self, kind: Kind[KubernetesObject]) -> None:
         self.cluster.apply(kind, Change("RESET"))
