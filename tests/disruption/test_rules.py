@@ -15,6 +15,7 @@ from controller.offline.jsonresults import node_content
 from controller.offline.world import load
 from tests.disruption.clusters import underused
 from tests.oracle.replay import Finding, Replay
+from tests.seeds import seeds
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -76,7 +77,7 @@ def judged(world: dict[str, Any], commands: Sequence[Command]) -> list[Finding]:
     return Replay(after, answer, world["instanceTypes"]).findings()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds([0, 2], of=range(6)))
 def test_a_plan_breaks_no_constraint(seed: int) -> None:
     world = opened(underused(400, seed))
 

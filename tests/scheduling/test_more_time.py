@@ -11,6 +11,7 @@ from bench.parity.worlds import World, mixed_world
 from controller.offline.world import load
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.scheduler import schedule
+from tests.seeds import seeds
 
 
 class Steps:
@@ -41,7 +42,7 @@ def worse(reached: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tup
     return [(less, more) for less, more in pairwise(reached) if more > less]
 
 
-@pytest.mark.parametrize("seed", [3, 10, 22])
+@pytest.mark.parametrize("seed", seeds([3, 10], of=[3, 10, 22]))
 def test_a_mixed_world_costs_no_more_with_more_time(seed: int) -> None:
     assert worse(answers(mixed_world(300, seed))) == []
 
@@ -50,6 +51,6 @@ def test_a_large_world_costs_no_more_with_more_time() -> None:
     assert worse(answers(mixed_world(3000, 4))) == []
 
 
-@pytest.mark.parametrize("seed", range(20, 340, 32))
+@pytest.mark.parametrize("seed", seeds(range(20, 340, 96), of=range(20, 340, 32)))
 def test_with_pool_weights_more_time_leaves_no_pod_pending(seed: int) -> None:
     assert worse(answers(world(seed))) == []
