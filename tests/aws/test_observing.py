@@ -6,23 +6,18 @@ import dataclasses
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
-import pytest
-
 from controller.aws.provider import AWSCloudProvider
-from controller.aws.session import READS, Session
+from controller.aws.session import READS
 from controller.options import Options
 from tests.aws.builders import make_node_class
-from tests.aws.conftest import REGION, Region
-
-
-@pytest.fixture(scope="module")
-def families() -> Collection[str]:
-    """Return no family: these tests see all instance types."""
-    return ()
+from tests.aws.conftest import REGION, Region, RememberingSession
 
 
 async def test_a_read_only_provider_lists_the_same_types_and_writes_nothing(
-    region: Region, options: Options, start: Callable[[], AWSCloudProvider]
+    region: Region,
+    options: Options,
+    start: Callable[[], AWSCloudProvider],
+    families: Collection[str],
 ) -> None:
     acting = start()
     await acting.start()
@@ -32,7 +27,8 @@ async def test_a_read_only_provider_lists_the_same_types_and_writes_nothing(
 
     observing = AWSCloudProvider(
         dataclasses.replace(options, disruption_mode="observe"),
-        aws=Session(region=REGION, attempts=1),
+        # Without a catalogue, it makes every call itself.
+        aws=RememberingSession(region=REGION, attempts=1, families=families),
     )
     await observing.start()
     assert await observing.instance_types(resolved) == sold

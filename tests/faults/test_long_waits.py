@@ -13,6 +13,9 @@ from controller.manager.loops import Workers
 from controller.reconcilers.newnodes import sharedlaunches
 from controller.reconcilers.nodeclaim.lifecycle import LAUNCH_TIMEOUT
 
+NODES_AT_ONCE = 110
+"""With a CreateFleet call for each, the last would wait 13 s for EC2's rate limit."""
+
 NODES = 40
 SLOW = ratelimits.Size(5, 0.1)
 """A fiftieth of EC2's own bucket for writes: forty launches wait as 1,800 do there."""
@@ -24,9 +27,9 @@ def test_equal_claims_share_a_call_and_launch_within_seconds(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
 
-    played = play(150, failures=failures)
+    played = play(NODES_AT_ONCE, failures=failures)
 
-    assert len(played.region.instances) == len(played.created) == 150
+    assert len(played.region.instances) == len(played.created) == NODES_AT_ONCE
     assert played.region.calls["create_fleet"] == 1 + failures
     assert max(played.region.fleets.values()) - played.pods_at < 10
     assert not played.region.refused

@@ -131,7 +131,7 @@ def test_cluster_autoscaler_protects_pods_as_karpenter_does(ask: Ask) -> None:
             }
 
     assert "general-7" not in ask(unguarded, "--obstacles", "1")["staying"]
-    advice = ask(guarded)
+    advice = ask(guarded, "--obstacles", "6")
     assert "general-7" in advice["staying"]
     assert any(
         each["what"] == "cluster-autoscaler.kubernetes.io/safe-to-evict=false on 24 pods of "
