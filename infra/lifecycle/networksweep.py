@@ -271,35 +271,26 @@ class VpcContents:
 
     def _balancers(self) -> Iterator[tuple[str, Pairs]]:
         """Yield the load balancers in the VPC: the name of a classic one, the ARN of others."""
-        pages = self._elbv2.get_paginator("describe_load_balancers").paginate()
-        arns = [
-            one["LoadBalancerArn"]
-            for page in pages
-            for one in page["LoadBalancers"]
-            if one.get("VpcId") == self.vpc
-        ]
-        yield from self._tags_of(arns)
-        pages = self._elb.get_paginator("describe_load_balancers").paginate()
-        classic = [
-            one["LoadBalancerName"]
-            for page in pages
-            for one in page["LoadBalancerDescriptions"]
-            if one.get("VPCId") == self.vpc
-        ]
-        for some in _batches(classic):
+        described = self._in_vpc(self._elbv2, "describe_load_balancers", "LoadBalancers")
+        yield from self._tags_of([one["LoadBalancerArn"] for one in described])
+        described = self._in_vpc(
+            self._elb, "describe_load_balancers", "LoadBalancerDescriptions", "VPCId"
+        )
+        for some in _batches([one["LoadBalancerName"] for one in described]):
             answer = self._elb.describe_tags(LoadBalancerNames=some)
             for one in answer["TagDescriptions"]:
                 yield one["LoadBalancerName"], tags_in(one)
 
     def _target_groups(self) -> Iterator[str]:
-        pages = self._elbv2.get_paginator("describe_target_groups").paginate()
-        arns = [
-            one["TargetGroupArn"]
-            for page in pages
-            for one in page["TargetGroups"]
-            if one.get("VpcId") == self.vpc
-        ]
+        described = self._in_vpc(self._elbv2, "describe_target_groups", "TargetGroups")
+        arns = [one["TargetGroupArn"] for one in described]
         yield from (arn for arn, tags in self._tags_of(arns) if self._is_clusters(tags))
+
+    def _in_vpc(
+        self, api: Any, operation: str, key: str, vpc_key: str = "VpcId"
+    ) -> Iterator[Mapping[str, Any]]:
+        for page in api.get_paginator(operation).paginate():
+            yield from (one for one in page[key] if one.get(vpc_key) == self.vpc)
 
     def _tags_of(self, arns: Sequence[str]) -> Iterator[tuple[str, Pairs]]:
         for some in _batches(arns):

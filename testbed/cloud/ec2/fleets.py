@@ -163,11 +163,7 @@ def _candidates(
     order = 0
     for config in call.require("LaunchTemplateConfigs"):
         specification = config.get("LaunchTemplateSpecification") or {}
-        template = launchtemplates.find(
-            world,
-            identity=specification.get("LaunchTemplateId"),
-            name=specification.get("LaunchTemplateName"),
-        )
+        template = launchtemplates.find(world, specification)
         version = template.version(specification.get("Version"))
         named = {
             "LaunchTemplateId": template.identity,
@@ -247,11 +243,7 @@ def _run_instances(world: World, call: Call) -> Mapping[str, Any]:
     template = None
     specification = call.get("LaunchTemplate")
     if specification:
-        launch_template = launchtemplates.find(
-            world,
-            identity=specification.get("LaunchTemplateId"),
-            name=specification.get("LaunchTemplateName"),
-        )
+        launch_template = launchtemplates.find(world, specification)
         version = launch_template.version(specification.get("Version"))
         template = (launch_template.identity, version.number)
         data = dict(version.data)

@@ -20,11 +20,12 @@ USER_DATA_LIMIT = 16384
 """Largest user data in bytes, before base64 encoding."""
 
 
-def find(world: World, *, identity: str | None, name: str | None) -> LaunchTemplate:
-    """Return a launch template by ID or by name; the caller gives exactly one.
+def find(world: World, named: Mapping[str, Any]) -> LaunchTemplate:
+    """Return the launch template that a LaunchTemplateId or a LaunchTemplateName names.
 
     Raises AwsError if both or neither is given, or if the template does not exist.
     """
+    identity, name = named.get("LaunchTemplateId"), named.get("LaunchTemplateName")
     if identity and name:
         raise AwsError(
             "InvalidParameterCombination",
@@ -44,11 +45,6 @@ def find(world: World, *, identity: str | None, name: str | None) -> LaunchTempl
         "InvalidLaunchTemplateName.NotFoundException",
         f"The specified launch template, with template name {name}, does not exist.",
     )
-
-
-def named_by(world: World, call: Call) -> LaunchTemplate:
-    """Return the launch template that a call names."""
-    return find(world, identity=call.get("LaunchTemplateId"), name=call.get("LaunchTemplateName"))
 
 
 def check_user_data(encoded: str | None) -> None:
@@ -126,7 +122,7 @@ def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
 @operation("ec2", "DeleteLaunchTemplate")
 def delete_launch_template(world: World, call: Call) -> Mapping[str, Any]:
     """Delete a template with all its versions."""
-    template = named_by(world, call)
+    template = find(world, call.parameters)
     call.stop_if_dry_run()
     answer = {"LaunchTemplate": as_api(world, template)}
     del world.launch_templates[template.identity]
@@ -139,8 +135,8 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
     """Describe launch templates by ID, name and tag, in pages."""
     call.stop_if_dry_run()
     wanted = [
-        *(find(world, identity=i, name=None) for i in call.get("LaunchTemplateIds", [])),
-        *(find(world, identity=None, name=n) for n in call.get("LaunchTemplateNames", [])),
+        *(find(world, {"LaunchTemplateId": i}) for i in call.get("LaunchTemplateIds", [])),
+        *(find(world, {"LaunchTemplateName": n}) for n in call.get("LaunchTemplateNames", [])),
     ]
     listed, token = select_page(
         wanted or [t for t in world.launch_templates.values() if world.is_seen(t.identity)],
@@ -162,7 +158,7 @@ def describe_launch_template_versions(world: World, call: Call) -> Mapping[str, 
     call.stop_if_dry_run()
     wanted = call.get("Versions", [])
     if call.get("LaunchTemplateId") or call.get("LaunchTemplateName"):
-        templates = [named_by(world, call)]
+        templates = [find(world, call.parameters)]
     elif wanted and set(wanted) <= {"$Latest", "$Default"}:
         templates = list(world.launch_templates.values())
     else:

@@ -204,11 +204,7 @@ def _templates(world: World, call: Call) -> list[tuple[Any, Mapping[str, Any]]]:
         named.append(config.get("LaunchTemplateSpecification") or {})
     templates = []
     for specification in named:
-        template = launchtemplates.find(
-            world,
-            identity=specification.get("LaunchTemplateId"),
-            name=specification.get("LaunchTemplateName"),
-        )
+        template = launchtemplates.find(world, specification)
         templates.append((template, template.version(specification.get("Version")).data))
     return templates
 
@@ -306,7 +302,7 @@ def _create_launch_template(world: World, call: Call) -> Iterator[Question]:
 
 
 def _named_template(world: World, call: Call) -> Iterator[Question]:
-    template = launchtemplates.named_by(world, call)
+    template = launchtemplates.find(world, call.parameters)
     yield _of_resource(world, f"ec2:{call.operation}", template.identity)
 
 
