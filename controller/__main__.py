@@ -40,7 +40,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from controller.aws.provider import AWSCloudProvider
     from controller.kube import access
     from controller.manager.replica import Replica
-    from controller.options import Options, OptionsError, ignored_gates
+    from controller.options import Options, OptionsError, ignored_gates, misspelt_settings
     from controller.telemetry import logs
 
     try:
@@ -64,7 +64,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         )
         return 2
     log = logging.getLogger(__name__)
-    for warning in ignored_gates(argv, environ):
+    for warning in (*ignored_gates(argv, environ), *misspelt_settings(environ)):
         log.warning(warning)
 
     try:

@@ -604,6 +604,21 @@ def ignored_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     return found
 
 
+MISSPELT = 0.9
+"""How similar to the name of a setting the name of an environment variable is, if it is a mistake.
+Variables that Kubernetes sets, such as KARPENTER_SERVICE_HOST, are less similar to any."""
+
+
+def misspelt_settings(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each environment variable whose name is nearly that of a setting."""
+    known = {setting.variable for setting in SETTINGS}
+    return [
+        f"{name} is not a setting and is ignored; did you mean {similar[0]}?"
+        for name in sorted(environ.keys() - known)
+        if (similar := difflib.get_close_matches(name, known - environ.keys(), 1, MISSPELT))
+    ]
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean X?` with the most similar known word, empty if none is similar."""
     by_lower = {each.lower(): each for each in known}

@@ -22,6 +22,7 @@ from controller.options import (
     Options,
     OptionsError,
     ignored_gates,
+    misspelt_settings,
     to_environment,
 )
 
@@ -116,6 +117,16 @@ def test_the_defaults_of_karpenters_chart_are_accepted_without_a_warning() -> No
 
     assert Options.parse([], NAMED | chart) == Options.parse([], NAMED)
     assert ignored_gates([], chart) == []
+
+
+def test_a_variable_with_nearly_the_name_of_a_setting_is_named_in_a_warning() -> None:
+    usual = "AWS_REGION AWS_ROLE_ARN CLUSTER_NAME KARPENTER_SERVICE_HOST KARPENTER_SERVICE_PORT"
+    given = dict.fromkeys(usual.split(), "x") | {"BATCH_IDLE_DURATON": "3s", "FEATURE_GATE": ""}
+
+    assert misspelt_settings(given) == [
+        "BATCH_IDLE_DURATON is not a setting and is ignored; did you mean BATCH_IDLE_DURATION?",
+        "FEATURE_GATE is not a setting and is ignored; did you mean FEATURE_GATES?",
+    ]
 
 
 def test_a_gate_without_effect_is_named_in_a_warning() -> None:
