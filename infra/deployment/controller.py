@@ -477,6 +477,8 @@ def _pod(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     return {
         "serviceAccountName": args.name,
         "dnsPolicy": args.dns_policy,
+        # Links to a Service named `web` or `metrics` would set WEB_PORT or METRICS_PORT.
+        "enableServiceLinks": False,
         "priorityClassName": "system-cluster-critical",
         "securityContext": {
             "fsGroup": USER,

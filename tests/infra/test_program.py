@@ -459,6 +459,12 @@ def test_the_controller_gets_its_settings() -> None:
     assert {"containerPort": 9090, "name": "http-metrics", "protocol": "TCP"} in container["ports"]
 
 
+def test_services_of_the_namespace_set_no_settings_of_the_controller() -> None:
+    pod = run().one("kubernetes:apps/v1:Deployment")["spec"]["template"]["spec"]
+
+    assert pod["enableServiceLinks"] is False
+
+
 def test_the_lease_is_the_only_one_the_controller_may_take() -> None:
     rules = standard().one("kubernetes:rbac.authorization.k8s.io/v1:Role")["rules"]
 
