@@ -11,13 +11,10 @@ no file but its own source, for the descriptions.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
 import functools
-import inspect
 import math
-import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +22,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, Protocol
 
 from controller.apis.karpenter import durations
+from controller.apis.meanings import meanings
 
 
 class OptionsError(ValueError):
@@ -624,24 +622,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     similar = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.75)
     return f"; did you mean {by_lower[similar[0]]}?" if similar else ""
-
-
-def meanings(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and description of each field that a dataclass declares or inherits.
-
-    A description is the string below the field.
-    """
-    for inherited in kind.__bases__:
-        if dataclasses.is_dataclass(inherited):
-            yield from meanings(inherited)
-    source = textwrap.dedent(inspect.getsource(kind))
-    (definition,) = ast.parse(source).body
-    assert isinstance(definition, ast.ClassDef)
-    for member, below in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
-            assert isinstance(below, ast.Expr), f"{member.target.id} has no description"
-            assert isinstance(below.value, ast.Constant)
-            yield member.target.id, " ".join(str(below.value.value).split())
 
 
 @functools.cache

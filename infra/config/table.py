@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from controller.apis.karpenter.durations import format_duration
-from controller.options import Range, meanings
+from controller.apis.meanings import meanings
+from controller.options import Range
 from infra.config.forms import Each, Form, Wire
 from infra.config.settings import KEYS, TYPES, InstallationSettings, StackConfig
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Union
 
 import pulumi
 
-from controller.options import meanings
+from controller.apis.meanings import meanings
 from infra.cluster.ekscluster import EksCluster
 from infra.config.settings import camel
 from infra.joiner import Joiner, JoinerArgs

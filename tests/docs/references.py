@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from controller.apis.crds import DEFINITIONS
-from controller.options import SETTINGS, Setting, describe_allowed, meanings, text_of
+from controller.apis.meanings import meanings
+from controller.options import SETTINGS, Setting, describe_allowed, text_of
 from infra.config.table import table as stack_settings
 from testbed.environment import CHECKOUT
 from tests.docs import messages, metrics

@@ -6,14 +6,20 @@ arguments of its schema. `default_of` reads a field's default from the Python ty
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from controller.apis.kubernetes.meta import Wire, to_wire
+from controller.apis.meanings import meanings
 
 Schema = dict[str, Any]
+
+_SCALARS = {str: "string", int: "integer", float: "number"}
 
 INT32 = "int32"
 INT64 = "int64"
@@ -74,11 +80,6 @@ def integer(
 ) -> Schema:
     """Return the schema of a whole number; `form` is int32 or int64."""
     return _schema("integer", about, default=default, format=form, minimum=minimum, maximum=maximum)
-
-
-def number(about: str) -> Schema:
-    """Return the schema of a number."""
-    return _schema("number", about)
 
 
 def boolean(about: str) -> Schema:
@@ -160,6 +161,37 @@ def quantity() -> Schema:
         "pattern": rf"^{_QUANTITY}$",
         "x-kubernetes-int-or-string": True,
     }
+
+
+def schema_of(kind: type[Wire]) -> Schema:
+    """Return the schema of a type, in which no field is required or has a default or a rule.
+
+    Its description is the first paragraph of the class, that of a field the string below it.
+    """
+    return _value(kind, (inspect.getdoc(kind) or "").partition("\n\n")[0])
+
+
+def _value(kind: Any, about: str) -> Schema:
+    """Return the schema of a value; `X | None` is an X."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return _value(arguments[0], about)
+    if origin is Literal:
+        return string(about, enum=arguments)
+    if arguments == (str,):
+        return array(about, {"type": "string"}, kind="atomic")
+    if origin is list:
+        return array(about, schema_of(arguments[0]))
+    if kind is datetime:
+        return string(about, form="date-time")
+    if kind in _SCALARS:
+        return _schema(_SCALARS[kind], about)
+    described = dict(meanings(kind))
+    properties = {
+        member.encode_name: _value(member.type, described[member.name])
+        for member in msgspec.structs.fields(kind)
+    }
+    return _schema("object", about, properties=properties)
 
 
 def _schema(
