@@ -10,7 +10,6 @@ from testbed.plugins.awsprovider.resourcetype import (
     Resource,
     api_arguments,
     canonical,
-    change_tags,
     from_tag_list,
     name_of,
     to_tag_list,
@@ -78,12 +77,7 @@ class EventRule(Resource):
         name = identity.rpartition("/")[2]
         self._put(name, new)
         arn = self.api.describe_rule(Name=name, EventBusName=new["eventBusName"])["Arn"]
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: self.api.tag_resource(ResourceARN=arn, Tags=to_tag_list(tags)),
-            untag=lambda keys: self.api.untag_resource(ResourceARN=arn, TagKeys=keys),
-        )
+        self.retag("resource", old, new, ResourceARN=arn)
 
     def delete(self, identity: str, state: Bag) -> None:
         bus, _, name = identity.rpartition("/")

@@ -11,7 +11,6 @@ from testbed.plugins.awsprovider.resourcetype import (
     Resource,
     api_arguments,
     canonical,
-    change_tags,
     from_tag_list,
     name_of,
     to_tag_list,
@@ -27,15 +26,6 @@ class IamResource(Resource):
 
     service = "iam"
     is_regional = False
-
-    def _change_tags(self, thing: str, old: Bag, new: Bag, **named: str) -> None:
-        """Change the tags of, for example, the `thing` "role" that `RoleName` names."""
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: getattr(self.api, f"tag_{thing}")(**named, Tags=to_tag_list(tags)),
-            untag=lambda keys: getattr(self.api, f"untag_{thing}")(**named, TagKeys=keys),
-        )
 
 
 class Role(IamResource):
@@ -84,7 +74,7 @@ class Role(IamResource):
         )
         self._change_boundary(identity, old, new)
         self._change_attachments(identity, old, new)
-        self._change_tags("role", old, new, RoleName=identity)
+        self.retag("role", old, new, RoleName=identity)
 
     def _change_boundary(self, identity: str, old: Bag, new: Bag) -> None:
         boundary = new.get("permissionsBoundary")
@@ -184,7 +174,7 @@ class Policy(IamResource):
             self.api.create_policy_version(
                 PolicyArn=identity, PolicyDocument=new["policy"], SetAsDefault=True
             )
-        self._change_tags("policy", old, new, PolicyArn=identity)
+        self.retag("policy", old, new, PolicyArn=identity)
 
     def _versions(self, identity: str) -> list[Any]:
         pages = self.api.get_paginator("list_policy_versions").paginate(PolicyArn=identity)
@@ -318,7 +308,7 @@ class InstanceProfile(IamResource):
         for role in wanted:
             if role not in live:
                 self._add(identity, role)
-        self._change_tags("instance_profile", old, new, InstanceProfileName=identity)
+        self.retag("instance_profile", old, new, InstanceProfileName=identity)
 
     def delete(self, identity: str, state: Bag) -> None:
         for role in self._roles(self._get(identity)):
@@ -364,7 +354,7 @@ class OpenIdConnectProvider(IamResource):
             self.api.update_open_id_connect_provider_thumbprint(
                 OpenIDConnectProviderArn=identity, ThumbprintList=new["thumbprintLists"]
             )
-        self._change_tags("open_id_connect_provider", old, new, OpenIDConnectProviderArn=identity)
+        self.retag("open_id_connect_provider", old, new, OpenIDConnectProviderArn=identity)
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_open_id_connect_provider(OpenIDConnectProviderArn=identity)

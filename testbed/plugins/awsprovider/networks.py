@@ -44,13 +44,16 @@ class NetworkResource(Resource):
     id_name: ClassVar[str]
     """The argument of EC2's operations that holds the ID of the resource."""
 
+    created_with: ClassVar[Mapping[str, str]] = {}
+    """Argument of the operation that creates the resource → input."""
+
     def call(self, verb: str, **arguments: Any) -> Any:
         """Call the operation of EC2 with this verb for one resource of this type."""
         return getattr(self.api, xform_name(f"{verb}{self.noun}"))(**arguments)
 
     def arguments(self, inputs: Bag) -> dict[str, Any]:
         """Return the arguments that create the resource, without its tags."""
-        raise NotImplementedError
+        return api_arguments(inputs, **self.created_with)
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         """Return the properties of the resource as EC2 describes it, without ARN and tags."""
@@ -93,7 +96,11 @@ class NetworkResource(Resource):
 
     def finish(self, identity: str, inputs: Bag) -> None:
         """Make the calls that need a visible resource."""
-        del identity, inputs
+        self.switch(identity, {}, inputs)
+
+    def switch(self, identity: str, old: Bag, new: Bag) -> None:
+        """Change what has a call of its own from the old inputs, none at first, to the new."""
+        del identity, old, new
 
     def new_tags(self, inputs: Bag) -> dict[str, Any]:
         """Return the argument that tags the resource at its creation."""
@@ -101,6 +108,7 @@ class NetworkResource(Resource):
         return {"TagSpecifications": [{"ResourceType": self.kind, "Tags": tags}]} if tags else {}
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self.switch(identity, old, new)
         change_tags(
             old,
             new,
@@ -154,18 +162,13 @@ class Vpc(NetworkResource):
     fixed = ("cidrBlock", "ipv4IpamPoolId", "ipv4NetmaskLength", "ipv6IpamPoolId")
     computed = ("arn", "ownerId")
     defaults = {"enableDnsSupport": True, "instanceTenancy": "default"}
+    created_with = {"CidrBlock": "cidrBlock", "InstanceTenancy": "instanceTenancy"}
     SWITCHES: Final = {
         "enableDnsHostnames": "EnableDnsHostnames",
         "enableDnsSupport": "EnableDnsSupport",
     }
 
-    def arguments(self, inputs: Bag) -> dict[str, Any]:
-        return {"CidrBlock": inputs["cidrBlock"], "InstanceTenancy": inputs["instanceTenancy"]}
-
-    def finish(self, identity: str, inputs: Bag) -> None:
-        self._switch(identity, {}, inputs)
-
-    def _switch(self, identity: str, old: Bag, new: Bag) -> None:
+    def switch(self, identity: str, old: Bag, new: Bag) -> None:
         for name, attribute in self.SWITCHES.items():
             if new.get(name) is not None and old.get(name) != new[name]:
                 self.api.modify_vpc_attribute(VpcId=identity, **{attribute: {"Value": new[name]}})
@@ -181,10 +184,6 @@ class Vpc(NetworkResource):
             "instanceTenancy": live["InstanceTenancy"],
         }
 
-    def update(self, identity: str, old: Bag, new: Bag) -> None:
-        self._switch(identity, old, new)
-        super().update(identity, old, new)
-
 
 class Subnet(NetworkResource):
     """`aws.ec2.Subnet`."""
@@ -195,16 +194,13 @@ class Subnet(NetworkResource):
     fixed = ("availabilityZone", "availabilityZoneId", "cidrBlock", "ipv6Native", "vpcId")
     computed = ("arn", "availabilityZoneId", "ownerId")
     defaults = {"mapPublicIpOnLaunch": False}
+    created_with = {
+        "VpcId": "vpcId",
+        "CidrBlock": "cidrBlock",
+        "AvailabilityZone": "availabilityZone",
+    }
 
-    def arguments(self, inputs: Bag) -> dict[str, Any]:
-        return api_arguments(
-            inputs, VpcId="vpcId", CidrBlock="cidrBlock", AvailabilityZone="availabilityZone"
-        )
-
-    def finish(self, identity: str, inputs: Bag) -> None:
-        self._switch(identity, {}, inputs)
-
-    def _switch(self, identity: str, old: Bag, new: Bag) -> None:
+    def switch(self, identity: str, old: Bag, new: Bag) -> None:
         is_public = new["mapPublicIpOnLaunch"]
         if old.get("mapPublicIpOnLaunch", False) != is_public:
             self.api.modify_subnet_attribute(
@@ -220,10 +216,6 @@ class Subnet(NetworkResource):
             "vpcId": live["VpcId"],
         }
 
-    def update(self, identity: str, old: Bag, new: Bag) -> None:
-        self._switch(identity, old, new)
-        super().update(identity, old, new)
-
 
 class InternetGateway(NetworkResource):
     """`aws.ec2.InternetGateway`."""
@@ -233,22 +225,17 @@ class InternetGateway(NetworkResource):
     kind, noun, id_name = "internet-gateway", "InternetGateway", "InternetGatewayId"
     computed = ("arn", "ownerId")
 
-    def arguments(self, inputs: Bag) -> dict[str, Any]:
-        return {}
-
-    def finish(self, identity: str, inputs: Bag) -> None:
-        if inputs.get("vpcId"):
-            self.api.attach_internet_gateway(InternetGatewayId=identity, VpcId=inputs["vpcId"])
+    def switch(self, identity: str, old: Bag, new: Bag) -> None:
+        if old.get("vpcId") == new.get("vpcId"):
+            return
+        if old.get("vpcId"):
+            self._detach(identity)
+        if new.get("vpcId"):
+            self.api.attach_internet_gateway(InternetGatewayId=identity, VpcId=new["vpcId"])
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         attached = live.get("Attachments") or [{}]
         return {"vpcId": attached[0].get("VpcId")}
-
-    def update(self, identity: str, old: Bag, new: Bag) -> None:
-        if old.get("vpcId") != new.get("vpcId"):
-            self._detach(identity)
-            self.finish(identity, new)
-        super().update(identity, old, new)
 
     def _detach(self, identity: str) -> None:
         vpc = self.properties(self.describe(identity) or {})["vpcId"]
@@ -268,9 +255,7 @@ class EgressOnlyInternetGateway(NetworkResource):
     kind = "egress-only-internet-gateway"
     noun, id_name = "EgressOnlyInternetGateway", "EgressOnlyInternetGatewayId"
     fixed = ("vpcId",)
-
-    def arguments(self, inputs: Bag) -> dict[str, Any]:
-        return {"VpcId": inputs["vpcId"]}
+    created_with = {"VpcId": "vpcId"}
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         return {"vpcId": live["Attachments"][0]["VpcId"]}
@@ -314,10 +299,11 @@ class NatGateway(SlowResource):
     fixed = ("allocationId", "connectivityType", "privateIp", "subnetId")
     computed = ("networkInterfaceId", "privateIp", "publicIp")
     defaults = {"connectivityType": "public"}
-
-    def arguments(self, inputs: Bag) -> dict[str, Any]:
-        names = {"SubnetId": "subnetId", "ConnectivityType": "connectivityType"}
-        return api_arguments(inputs, AllocationId="allocationId", **names)
+    created_with = {
+        "AllocationId": "allocationId",
+        "ConnectivityType": "connectivityType",
+        "SubnetId": "subnetId",
+    }
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         (address,) = live["NatGatewayAddresses"]
@@ -343,9 +329,7 @@ class RouteTable(NetworkResource):
     kind, noun, id_name = "route-table", "RouteTable", "RouteTableId"
     fixed = ("vpcId",)
     computed = ("arn", "ownerId")
-
-    def arguments(self, inputs: Bag) -> dict[str, Any]:
-        return {"VpcId": inputs["vpcId"]}
+    created_with = {"VpcId": "vpcId"}
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         return {"vpcId": live["VpcId"]}
@@ -488,18 +472,15 @@ class VpcEndpoint(SlowResource):
     fixed = ("serviceName", "vpcEndpointType", "vpcId")
     computed = ("arn", "ownerId", "state")
     defaults = {"vpcEndpointType": "Gateway"}
-
-    def arguments(self, inputs: Bag) -> dict[str, Any]:
-        return api_arguments(
-            inputs,
-            VpcId="vpcId",
-            ServiceName="serviceName",
-            VpcEndpointType="vpcEndpointType",
-            PrivateDnsEnabled="privateDnsEnabled",
-            RouteTableIds="routeTableIds",
-            SecurityGroupIds="securityGroupIds",
-            SubnetIds="subnetIds",
-        )
+    created_with = {
+        "VpcId": "vpcId",
+        "ServiceName": "serviceName",
+        "VpcEndpointType": "vpcEndpointType",
+        "PrivateDnsEnabled": "privateDnsEnabled",
+        "RouteTableIds": "routeTableIds",
+        "SecurityGroupIds": "securityGroupIds",
+        "SubnetIds": "subnetIds",
+    }
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         groups = [each["GroupId"] for each in live.get("Groups") or []]

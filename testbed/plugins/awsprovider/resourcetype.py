@@ -81,6 +81,18 @@ class Resource(ABC):
         """Update the resource from the old inputs to the new. Raises `ProviderError` by default."""
         raise ProviderError(f"{self.token} {identity} has nothing that can change: {old} → {new}")
 
+    def retag(self, thing: str, old: Bag, new: Bag, **named: str) -> None:
+        """Change the tags of, for example, the `thing` "role" that `RoleName` names.
+
+        Only for services whose operations take tags as a list, in `Tags`.
+        """
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: getattr(self.api, f"tag_{thing}")(**named, Tags=to_tag_list(tags)),
+            untag=lambda keys: getattr(self.api, f"untag_{thing}")(**named, TagKeys=keys),
+        )
+
     @abstractmethod
     def delete(self, identity: str, state: Bag) -> None:
         """Delete the resource."""
