@@ -52,12 +52,10 @@ def _is_state(function: Function) -> bool:
 
 def _bare_participles(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, Function) or _is_state(node):
+        if not isinstance(node, Function) or node.name.startswith("__"):
             continue
         word = node.name.strip("_")
-        if node.name.startswith("__"):
-            continue
-        if PARTICIPLE.fullmatch(word) and word not in NOUNS:
+        if PARTICIPLE.fullmatch(word) and word not in NOUNS and not _is_state(node):
             yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
 
 

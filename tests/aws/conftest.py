@@ -154,6 +154,10 @@ class RememberingSession(Session):
     ) -> list[dict[str, Any]]:
         if operation not in SLOW:
             return await super().pages(service, operation, key, **parameters)
+        if self._families and service == "ec2":
+            # Reading all types takes seconds.
+            named = {"Name": "instance-type", "Values": [f"{name}.*" for name in self._families]}
+            parameters = {**parameters, "Filters": [*parameters.get("Filters", ()), named]}
         question = json.dumps([operation, parameters], sort_keys=True, default=lambda _: "")
         if question not in self._catalogue:
             answer = await super().pages(service, operation, key, **parameters)

@@ -42,8 +42,8 @@ GROUP = {
     "preferredVersion": {"groupVersion": "karpenter.sh/v1", "version": "v1"},
 }
 
-MANY = 200
-"""Without a limit, Kopf handles about fifty of so many objects at once."""
+MANY = 60
+"""Without a limit, Kopf handles about forty of so many objects at once."""
 
 
 @pytest.fixture
