@@ -34,14 +34,14 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.instancetypes import InstanceType
 from tests.aws.builders import NOW, Clock, make_claim, make_pool, ready, within
-from tests.aws.conftest import Region
+from tests.aws.conftest import MANY_FAMILIES, Region
 from tests.builders import changed
 
 
 @pytest.fixture(scope="module")
 def families() -> Collection[str]:
-    """Return no family: these tests see all instance types."""
-    return ()
+    """Return families of every kind."""
+    return MANY_FAMILIES.split()
 
 
 class Scripted:
