@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from controller.apis.karpenter import (
     capacitybuffer,
@@ -15,16 +15,7 @@ from controller.apis.karpenter import (
     nodepool,
 )
 from controller.apis.kubernetes import devices, nodes, pods, workloads
-from controller.apis.kubernetes.meta import ObjectMeta
-
-
-class KubernetesObject(Protocol):
-    """Any object with metadata."""
-
-    @property
-    def metadata(self) -> ObjectMeta:
-        """The name, the identity and the timestamps of the object."""
-
+from controller.apis.kubernetes.meta import KubernetesObject
 
 T = TypeVar("T", bound=KubernetesObject)
 

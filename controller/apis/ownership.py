@@ -9,7 +9,8 @@ from __future__ import annotations
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.kinds import EC2_NODE_CLASS, KubernetesObject
+from controller.apis.kinds import EC2_NODE_CLASS
+from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.nodes import Node
 
 

@@ -25,8 +25,8 @@ from uuid import UUID
 import msgspec
 
 from controller.apis import kinds
-from controller.apis.kinds import Kind, KubernetesObject, T
-from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kinds import Kind, T
+from controller.apis.kubernetes.meta import KubernetesObject, to_wire
 from controller.apiserver.errors import (
     ApiError,
     ConflictError,

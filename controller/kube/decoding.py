@@ -11,7 +11,7 @@ from typing import Any, Generic
 import msgspec
 
 from controller.apis.kinds import Kind, T
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apiserver.errors import UnavailableError
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,6 @@ class WatchEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
-class Named(msgspec.Struct):
-    """The metadata of any object."""
-
-    metadata: ObjectMeta
-
-
 def one(kind: Kind[T], body: bytes) -> T:
     """Return the decoded object.
 
@@ -68,7 +62,7 @@ def readable(kind: Kind[T], body: Any) -> T | None:
     try:
         return msgspec.json.decode(body, type=kind.type)
     except msgspec.ValidationError as exc:
-        metadata = msgspec.json.decode(body, type=Named).metadata
+        metadata = msgspec.json.decode(body, type=KubernetesObject).metadata
         log.error(
             "ignoring an object with an unexpected format: %s",
             exc,

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from controller.apis.kinds import Kind, T
+from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apiserver.errors import ApiError, GoneError
 from controller.apiserver.port import Change
 from controller.kube import decoding
@@ -124,7 +125,7 @@ def _read(kind: Kind[T], line: bytes, version: str) -> tuple[Change[T] | None, s
         code = msgspec.json.decode(event.object, type=Status).code
         raise refusal(code, bytes(event.object))
     if event.type == "BOOKMARK":
-        named = msgspec.json.decode(event.object, type=decoding.Named)
+        named = msgspec.json.decode(event.object, type=KubernetesObject)
         return None, named.metadata.resource_version
     value = decoding.readable(kind, event.object)
     if value is None:

@@ -29,7 +29,8 @@ from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch, shared_launch
-from controller.apis.kinds import Kind, KubernetesObject, T
+from controller.apis.kinds import Kind, T
+from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import VolumeAttachment

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from controller.apis.kinds import EVENT, KIND_OF, Kind, KubernetesObject
+from controller.apis.kinds import EVENT, KIND_OF, Kind
+from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.workloads import Event
 from controller.apis.wording import is_namespace_terminating
 

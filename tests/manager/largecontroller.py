@@ -16,8 +16,8 @@ from controller.apis.karpenter.nodeclaim import (
     REGISTERED,
     NodeClaim,
 )
-from controller.apis.kinds import Kind, KubernetesObject
-from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kinds import Kind
+from controller.apis.kubernetes.meta import KubernetesObject, ObjectMeta
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint

@@ -26,7 +26,7 @@ from controller.apis.karpenter.nodeclaim import (
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.meta import KubernetesObject, to_wire
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.provider import Instance
 from tests.builders import make_node, make_nodeclaim, make_nodeclass, make_nodepool, true
@@ -70,7 +70,7 @@ class Neighbourhood(WholeController):
         own = {labels.TAG_NODECLAIM: CLAIM, labels.TAG_CLUSTER_NAME: "joiner", **LABELS}
         self.tags = own if tags is None else tags
 
-    async def begin(self, *objects: kinds.KubernetesObject) -> None:
+    async def begin(self, *objects: KubernetesObject) -> None:
         """Become leader in a cluster with these objects."""
         self.api.seed(*objects)
         self.life = asyncio.create_task(self.live())

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import FakeApiServer
@@ -107,7 +108,7 @@ class WholeController:
             await self.watches.until_synced()
             tasks.create_task(self.assembly.run())
 
-    async def watch(self, kind: kinds.Kind[kinds.KubernetesObject]) -> None:
+    async def watch(self, kind: kinds.Kind[KubernetesObject]) -> None:
         """Deliver changes of custom resources, as Kopf does."""
         async for change in self.api.watch(kind):
             if change.object is not None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.apis.kinds import NODE_POOL, Kind, KubernetesObject
+from controller.apis.kinds import NODE_POOL, Kind
 from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import Body, FakeApiServer

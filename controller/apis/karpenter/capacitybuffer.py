@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apis.kubernetes.pods import Quantities
 
 ACTIVE_CAPACITY = "buffer.x-k8s.io/active-capacity"
@@ -61,9 +61,8 @@ class CapacityBufferStatus(Wire):
     conditions: list[Condition] = []
 
 
-class CapacityBuffer(Wire):
+class CapacityBuffer(KubernetesObject):
     """A CapacityBuffer object."""
 
-    metadata: ObjectMeta
     spec: CapacityBufferSpec
     status: CapacityBufferStatus = CapacityBufferStatus()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 
 State = Literal["Proposed", "Underway", "Done", "Failed", "Withdrawn", "Declined"]
 """The state of a decision: it awaits approval, is being executed, or has ended."""
@@ -168,9 +168,8 @@ class DisruptionStatus(Wire):
     """Totals of all decisions so far, so that old Disruptions can be deleted."""
 
 
-class Disruption(Wire):
+class Disruption(KubernetesObject):
     """A Disruption object."""
 
-    metadata: ObjectMeta
     spec: DisruptionSpec = DisruptionSpec()
     status: DisruptionStatus = DisruptionStatus()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apis.kubernetes.taints import Requirement
 
 READY_WHEN = frozenset(
@@ -256,9 +256,8 @@ class EC2NodeClassStatus(Wire):
     conditions: list[Condition] = []
 
 
-class EC2NodeClass(Wire):
+class EC2NodeClass(KubernetesObject):
     """An EC2NodeClass object."""
 
-    metadata: ObjectMeta
     spec: EC2NodeClassSpec = EC2NodeClassSpec()
     status: EC2NodeClassStatus = EC2NodeClassStatus()

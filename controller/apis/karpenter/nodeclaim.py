@@ -9,7 +9,7 @@ import msgspec
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodeClassReference
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apis.kubernetes.pods import Quantities, ResourceRequirements
 from controller.apis.kubernetes.taints import Requirement, Taint
 
@@ -50,10 +50,9 @@ class NodeClaimStatus(Wire):
     last_pod_event_time: datetime | None = None
 
 
-class NodeClaim(Wire):
+class NodeClaim(KubernetesObject):
     """A NodeClaim object."""
 
-    metadata: ObjectMeta
     spec: NodeClaimSpec
     status: NodeClaimStatus = NodeClaimStatus()
 

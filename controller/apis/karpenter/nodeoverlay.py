@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement
 
@@ -35,9 +35,8 @@ class NodeOverlayStatus(Wire):
     conditions: list[Condition] = []
 
 
-class NodeOverlay(Wire):
+class NodeOverlay(KubernetesObject):
     """A NodeOverlay object."""
 
-    metadata: ObjectMeta
     spec: NodeOverlaySpec
     status: NodeOverlayStatus = NodeOverlayStatus()

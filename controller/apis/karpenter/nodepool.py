@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement, Taint
 
@@ -112,9 +112,8 @@ class NodePoolStatus(Wire):
     conditions: list[Condition] = []
 
 
-class NodePool(Wire):
+class NodePool(KubernetesObject):
     """A NodePool object."""
 
-    metadata: ObjectMeta
     spec: NodePoolSpec
     status: NodePoolStatus = NodePoolStatus()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apis.kubernetes.pods import NodeSelector, Quantities
 from controller.apis.kubernetes.taints import Taint, Toleration
 
@@ -108,10 +108,9 @@ class ResourceSliceSpec(Wire):
     shared_counters: list[CounterSet] = []
 
 
-class ResourceSlice(Wire):
+class ResourceSlice(KubernetesObject):
     """A ResourceSlice, as a driver publishes it."""
 
-    metadata: ObjectMeta
     spec: ResourceSliceSpec = ResourceSliceSpec()
 
 
@@ -133,10 +132,9 @@ class DeviceClassSpec(Wire):
     selectors: list[DeviceSelector] = []
 
 
-class DeviceClass(Wire):
+class DeviceClass(KubernetesObject):
     """A DeviceClass object."""
 
-    metadata: ObjectMeta
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
@@ -155,10 +153,9 @@ class DeviceTaintRuleSpec(Wire):
     device_selector: DeviceTaintSelector | None = None
 
 
-class DeviceTaintRule(Wire):
+class DeviceTaintRule(KubernetesObject):
     """A DeviceTaintRule object: a taint that an administrator puts on devices."""
 
-    metadata: ObjectMeta
     spec: DeviceTaintRuleSpec
 
 
@@ -253,10 +250,9 @@ class ResourceClaimStatus(Wire):
     reserved_for: list[Consumer] = []
 
 
-class ResourceClaim(Wire):
+class ResourceClaim(KubernetesObject):
     """A ResourceClaim object."""
 
-    metadata: ObjectMeta
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 

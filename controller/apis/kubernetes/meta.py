@@ -73,6 +73,12 @@ class ObjectMeta(Wire):
         return f"{self.namespace}/{self.name}"
 
 
+class KubernetesObject(Wire):
+    """Any object with metadata: its name, its identity and its timestamps."""
+
+    metadata: ObjectMeta
+
+
 class LabelSelectorRequirement(Wire):
     """An expression of a label selector: In, NotIn, Exists or DoesNotExist."""
 

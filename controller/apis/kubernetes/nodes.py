@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Taint
 
@@ -33,9 +33,8 @@ class NodeStatus(Wire):
     node_info: NodeInfo = NodeInfo()
 
 
-class Node(Wire):
+class Node(KubernetesObject):
     """A Node object."""
 
-    metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()

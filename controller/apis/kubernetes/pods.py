@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, LabelSelector, ObjectMeta, Wire
 from controller.apis.kubernetes.taints import Requirement, Toleration
 
 Quantities = dict[str, str | int | float]
@@ -238,10 +238,9 @@ class PodStatus(Wire):
     resources: ResourceRequirements | None = None
 
 
-class Pod(Wire):
+class Pod(KubernetesObject):
     """A Pod object."""
 
-    metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 

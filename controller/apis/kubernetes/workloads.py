@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, ObjectReference, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, LabelSelector, ObjectReference, Wire
 from controller.apis.kubernetes.pods import (
     NodeSelector,
     PersistentVolumeClaimSpec,
@@ -24,17 +24,15 @@ class DaemonSetSpec(Wire):
     selector: LabelSelector | None = None
 
 
-class DaemonSet(Wire):
+class DaemonSet(KubernetesObject):
     """A DaemonSet object."""
 
-    metadata: ObjectMeta
     spec: DaemonSetSpec = DaemonSetSpec()
 
 
-class PodTemplate(Wire):
+class PodTemplate(KubernetesObject):
     """A PodTemplate object."""
 
-    metadata: ObjectMeta
     template: PodTemplateSpec = PodTemplateSpec()
 
 
@@ -46,10 +44,9 @@ class ScalableSpec(Wire):
     template: PodTemplateSpec = PodTemplateSpec()
 
 
-class Scalable(Wire):
+class Scalable(KubernetesObject):
     """A workload with a number of equal pods."""
 
-    metadata: ObjectMeta
     spec: ScalableSpec = ScalableSpec()
 
 
@@ -111,10 +108,9 @@ class PodDisruptionBudgetStatus(Wire):
     expected_pods: int = 0
 
 
-class PodDisruptionBudget(Wire):
+class PodDisruptionBudget(KubernetesObject):
     """A PodDisruptionBudget object."""
 
-    metadata: ObjectMeta
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
@@ -151,10 +147,9 @@ class PodGroupSpec(Wire):
     min_member: int | None = None
 
 
-class PodGroup(Wire):
+class PodGroup(KubernetesObject):
     """A PodGroup of `scheduling.k8s.io`."""
 
-    metadata: ObjectMeta
     spec: PodGroupSpec = PodGroupSpec()
 
 
@@ -162,16 +157,13 @@ class CoschedulingPodGroup(PodGroup):
     """A PodGroup of kube-scheduler's coscheduling plugin, `scheduling.x-k8s.io`."""
 
 
-class Namespace(Wire):
+class Namespace(KubernetesObject):
     """A Namespace object; namespace selectors match its labels."""
 
-    metadata: ObjectMeta
 
-
-class PriorityClass(Wire):
+class PriorityClass(KubernetesObject):
     """A PriorityClass object."""
 
-    metadata: ObjectMeta
     value: int = 0
     global_default: bool = False
 
@@ -190,10 +182,9 @@ class LimitRangeSpec(Wire):
     limits: list[LimitRangeItem] = []
 
 
-class LimitRange(Wire):
+class LimitRange(KubernetesObject):
     """A LimitRange object."""
 
-    metadata: ObjectMeta
     spec: LimitRangeSpec = LimitRangeSpec()
 
 
@@ -203,10 +194,9 @@ class PersistentVolumeClaimStatus(Wire):
     phase: str = ""
 
 
-class PersistentVolumeClaim(Wire):
+class PersistentVolumeClaim(KubernetesObject):
     """A PersistentVolumeClaim object."""
 
-    metadata: ObjectMeta
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
@@ -234,10 +224,9 @@ class PersistentVolumeSpec(Wire):
     storage_class_name: str = ""
 
 
-class PersistentVolume(Wire):
+class PersistentVolume(KubernetesObject):
     """A PersistentVolume object."""
 
-    metadata: ObjectMeta
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
@@ -259,10 +248,9 @@ class TopologySelectorExpression(Wire):
         return Requirement(key=self.key, operator="In", values=self.values)
 
 
-class StorageClass(Wire):
+class StorageClass(KubernetesObject):
     """A StorageClass object."""
 
-    metadata: ObjectMeta
     provisioner: str = ""
     volume_binding_mode: str = "Immediate"
     allowed_topologies: list[TopologySelectorTerm] = []
@@ -287,10 +275,9 @@ class CSINodeSpec(Wire):
     drivers: list[CSINodeDriver] = []
 
 
-class CSINode(Wire):
+class CSINode(KubernetesObject):
     """A CSINode object."""
 
-    metadata: ObjectMeta
     spec: CSINodeSpec = CSINodeSpec()
 
 
@@ -308,10 +295,9 @@ class VolumeAttachmentSpec(Wire):
     source: VolumeAttachmentSource = VolumeAttachmentSource()
 
 
-class VolumeAttachment(Wire):
+class VolumeAttachment(KubernetesObject):
     """A VolumeAttachment object."""
 
-    metadata: ObjectMeta
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
 
 
@@ -321,10 +307,9 @@ class ReplicationControllerSpec(Wire):
     selector: dict[str, str] = {}
 
 
-class ReplicationController(Wire):
+class ReplicationController(KubernetesObject):
     """A ReplicationController object."""
 
-    metadata: ObjectMeta
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
 
 
@@ -335,10 +320,9 @@ class ServiceSpec(Wire):
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
 
 
-class Service(Wire):
+class Service(KubernetesObject):
     """A Service object."""
 
-    metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()
 
 
@@ -348,10 +332,9 @@ class EventSource(Wire):
     component: str = ""
 
 
-class Event(Wire):
+class Event(KubernetesObject):
     """An event, reduced to its object and content."""
 
-    metadata: ObjectMeta
     involved_object: ObjectReference = ObjectReference()
     type: str = ""
     reason: str = ""
@@ -371,8 +354,7 @@ class LeaseSpec(Wire):
     lease_transitions: int = 0
 
 
-class Lease(Wire):
+class Lease(KubernetesObject):
     """A Lease object."""
 
-    metadata: ObjectMeta
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)

@@ -33,9 +33,9 @@ from controller.apis.karpenter.ec2nodeclass import (
 )
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_POOL, Kind, KubernetesObject
+from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_POOL, Kind
 from controller.apis.kubernetes import schedulerconfig
-from controller.apis.kubernetes.meta import ObjectMeta, Wire, to_wire
+from controller.apis.kubernetes.meta import KubernetesObject, ObjectMeta, Wire, to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Requirement
 from controller.apis.ownership import is_ours

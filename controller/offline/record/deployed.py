@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller.apis.kinds import Kind
-from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apiserver.errors import ApiError, UnavailableError
 from controller.apiserver.port import ApiServer
 from controller.options import SETTINGS, Options
@@ -55,10 +55,9 @@ class ControllerDeploymentSpec(Wire):
     template: ControllerPodTemplate = ControllerPodTemplate()
 
 
-class ControllerDeployment(Wire):
+class ControllerDeployment(KubernetesObject):
     """A Deployment, reduced to its containers' arguments and environment."""
 
-    metadata: ObjectMeta
     spec: ControllerDeploymentSpec = ControllerDeploymentSpec()
 
 
