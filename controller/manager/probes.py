@@ -73,15 +73,20 @@ def metrics(
     """Return the application of the metrics page, and of the profiles if `with_profiles`.
 
     A thread collects and encodes the page, while the event loop holds the context `frozen`. The
-    collected state does not change within this context.
+    collected state does not change within this context. The page is compressed if the client
+    accepts gzip, as Prometheus does.
     """
     one_at_a_time = asyncio.Lock()
 
-    async def page(_: web.Request) -> web.Response:
+    async def page(request: web.Request) -> web.Response:
+        compressed = "gzip" in request.headers.get("Accept-Encoding", "").lower()
         async with one_at_a_time:
             with frozen():
-                parts = await asyncio.to_thread(exposition.page, registry)
-        return web.Response(body=_stream_parts(parts), headers={"Content-Type": CONTENT_TYPE})
+                parts = await asyncio.to_thread(exposition.page, registry, compressed=compressed)
+        headers = {"Content-Type": CONTENT_TYPE}
+        if compressed:
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=_stream_parts(parts), headers=headers)
 
     application = _application()
     application.router.add_get("/metrics", page)

@@ -156,10 +156,13 @@ class Details(FromMirror):
 
     def _states(self) -> GaugeMetricFamily:
         text = "Current state of each pod; always 1."
-        state = ObjectGauge("karpenter_pods_state", text, labels=POD_AXES)
-        for pod in self._cluster.list(kinds.POD):
-            state.add_metric(self._of_pod(pod), 1)
-        return state
+        pods = self._cluster.list(kinds.POD)
+        return ObjectGauge(
+            "karpenter_pods_state",
+            text,
+            labels=POD_AXES,
+            read=lambda: ((self._of_pod(pod), 1.0) for pod in pods),
+        )
 
     def _of_pod(self, pod: Pod) -> tuple[str, ...]:
         node = self._cluster.get(kinds.NODE, pod.spec.node_name) if pod.spec.node_name else None

@@ -3,13 +3,15 @@
 `prometheus_client` keeps a dictionary for each series, and validates the label names of each
 series. With a series for each pod of a large cluster, that takes seconds, during which the event
 loop has only half a CPU. So `ObjectGauge` keeps only label values and numbers, and `page` writes
-the lines itself.
+the lines itself. The page of such a cluster has 60 MB, and 2 MB after compression.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import cast, overload
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import cast
 
 import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
@@ -21,46 +23,66 @@ from prometheus_client.utils import floatToGoString
 AT_ONCE = 5_000
 """Number of series that are encoded together."""
 
+GZIP = zlib.MAX_WBITS | 16
+"""The format of `zlib.compressobj` with the header of gzip."""
+
+
+Series = tuple[tuple[str, ...], float]
+"""The values of the labels, and the value of the gauge."""
+
 
 class ObjectGauge(GaugeMetricFamily):
-    """A gauge with a series for each object, and with at least one label."""
+    """A gauge with a series for each object, and with at least one label.
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str]) -> None:
+    `read` returns the series of so many objects that they are not all kept at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        labels: Sequence[str],
+        read: Callable[[], Iterable[Series]] = tuple,
+    ) -> None:
         super().__init__(name, documentation, labels=labels)
         self.label_names = tuple(labels)
-        self.series: list[tuple[tuple[str, ...], float]] = []
-        """The values of the labels, and the value of the gauge."""
+        self.series = _Series(read)
         self.samples = cast("list[Sample]", _Samples(name, self.label_names, self.series))
 
     def add_metric(self, labels: Sequence[str], value: float, timestamp: object = None) -> None:
         """Add a series; `timestamp` is ignored."""
-        self.series.append((tuple(labels), value))
+        self.series.added.append((tuple(labels), value))
 
 
-class _Samples(Sequence[Sample]):
-    """The samples of an `ObjectGauge`, each created when it is read."""
+class _Series:
+    """The series that were added, and then those that are read."""
 
-    def __init__(
-        self, name: str, labels: tuple[str, ...], series: Sequence[tuple[tuple[str, ...], float]]
-    ) -> None:
+    def __init__(self, read: Callable[[], Iterable[Series]]) -> None:
+        self.added: list[Series] = []
+        self._read = read
+
+    def __iter__(self) -> Iterator[Series]:
+        yield from self.added
+        yield from self._read()
+
+
+class _Samples:
+    """The samples of an `ObjectGauge`, each created when it is read.
+
+    It has no reference to the gauge: a cycle would keep the series of each scrape in memory.
+    """
+
+    def __init__(self, name: str, labels: tuple[str, ...], series: Iterable[Series]) -> None:
         self._name = name
         self._labels = labels
         self._series = series
 
     def __len__(self) -> int:
-        return len(self._series)
+        return sum(1 for _ in self._series)
 
-    @overload
-    def __getitem__(self, index: int) -> Sample: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
-
-    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
-        if isinstance(index, slice):
-            return _Samples(self._name, self._labels, self._series[index])
-        values, number = self._series[index]
-        return Sample(self._name, dict(zip(self._labels, values, strict=True)), number)
+    def __iter__(self) -> Iterator[Sample]:
+        for values, number in self._series:
+            yield Sample(self._name, dict(zip(self._labels, values, strict=True)), number)
 
 
 class _Only(Collector):
@@ -74,9 +96,20 @@ class _Only(Collector):
         yield self._family
 
 
-def page(registry: Collector) -> list[bytes]:
-    """Return the parts of the page that `prometheus_client.generate_latest` returns."""
-    return [part for family in registry.collect() for part in _parts(family)]
+def page(registry: Collector, *, compressed: bool = False) -> list[bytes]:
+    """Return the parts of the page that `prometheus_client.generate_latest` returns.
+
+    If `compressed`, they are the parts of a gzip file.
+    """
+    parts = (part for family in registry.collect() for part in _parts(family))
+    return list(_compress(parts) if compressed else parts)
+
+
+def _compress(parts: Iterable[bytes]) -> Iterator[bytes]:
+    compressor = zlib.compressobj(zlib.Z_BEST_SPEED, zlib.DEFLATED, GZIP)
+    for part in parts:
+        yield compressor.compress(part)
+    yield compressor.flush()
 
 
 def _parts(family: Metric) -> Iterator[bytes]:
@@ -89,9 +122,10 @@ def _parts(family: Metric) -> Iterator[bytes]:
     names = family.label_names
     order = sorted(range(len(names)), key=names.__getitem__)
     line = family.name + "{" + ",".join(f'{names[each]}="%s"' for each in order) + "} %s\n"
-    for begin in range(0, len(family.series), AT_ONCE):
+    series = iter(family.series)
+    while some := list(islice(series, AT_ONCE)):
         lines = []
-        for values, number in family.series[begin : begin + AT_ONCE]:
+        for values, number in some:
             written = _escape([values[each] for each in order])
             text = floatToGoString(number)  # type: ignore[no-untyped-call]
             lines.append(line % (*written, text))

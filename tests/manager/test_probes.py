@@ -47,6 +47,22 @@ async def test_metrics_are_text_for_prometheus() -> None:
     assert "seen_total 3.0" in page
 
 
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, deflate", "gzip"), ("identity", None)])
+async def test_metrics_are_compressed_for_clients_that_accept_it(
+    accepted: str, encoding: str | None
+) -> None:
+    registry = CollectorRegistry()
+    Counter("seen_total", "Seen.", registry=registry).inc(3)
+    (port,) = free_ports(1)
+    async with (
+        probes.serving(probes.metrics(registry), "127.0.0.1", port),
+        aiohttp.ClientSession(headers={"Accept-Encoding": accepted}) as session,
+        session.get(f"http://127.0.0.1:{port}/metrics") as response,
+    ):
+        assert response.headers.get("Content-Encoding") == encoding
+        assert "seen_total 3.0" in await response.text()
+
+
 async def test_a_head_request_for_metrics_has_no_body() -> None:
     registry = CollectorRegistry()
     Counter("seen_total", "Seen.", registry=registry)

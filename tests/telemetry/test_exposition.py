@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
 import math
+import weakref
 from collections.abc import Iterator
 
 import prometheus_client
@@ -67,6 +70,26 @@ def test_many_series_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert len(parts) == 4  # its help and type, then 3, 3 and 1 series
     assert b"".join(parts) == prometheus_client.generate_latest(registry)
+
+
+def test_a_gauge_leaves_memory_without_garbage_collection() -> None:
+    gauge = ObjectGauge("pods_state", "State.", labels=("pod",))
+    gauge.add_metric(("web-1",), 1)
+    left = weakref.ref(gauge)
+    gc.disable()
+    try:
+        del gauge
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+def test_a_compressed_page_has_the_same_text() -> None:
+    registry = filled(ObjectGauge, {(f"web-{number}", "shop"): number for number in range(7)})
+
+    compressed = b"".join(exposition.page(registry, compressed=True))
+
+    assert gzip.decompress(compressed) == prometheus_client.generate_latest(registry)
 
 
 def test_other_metrics_are_written_as_well() -> None:
