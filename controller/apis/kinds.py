@@ -20,9 +20,12 @@ from controller.apis.kubernetes.meta import KubernetesObject
 T = TypeVar("T", bound=KubernetesObject)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind(Generic[T]):
-    """A Kubernetes kind: `api_version` such as `v1` or `apps/v1`, plural, scope and type."""
+    """A Kubernetes kind: `api_version` such as `v1` or `apps/v1`, plural, scope and type.
+
+    Each kind is one object, which is compared by identity: each event looks up its kind often.
+    """
 
     api_version: str
     name: str
