@@ -53,7 +53,7 @@ from controller.state.pods import (
     is_terminal,
 )
 from controller.state.relevance import affects_disruption
-from controller.state.sharing import Replicas
+from controller.state.sharing import Replicas, Siblings
 from controller.state.snapshot import Snapshot
 from controller.state.usage import PoolUsage
 
@@ -144,6 +144,7 @@ class Cluster:
         self._synced: set[Kind[Any]] = set()
         self._deleted_uids: dict[str, None] = {}
         self._replicas = Replicas()
+        self._siblings = Siblings()
         self._pods_by_node = Index(kinds.POD, lambda pod: pod.spec.node_name)
         self._pods_by_gang = Index(kinds.POD, gang_of)
         self._pending = PendingPods()
@@ -235,8 +236,7 @@ class Cluster:
             # The write that removes the last finalizer returns the deleted object.
             self._observe_deletion(kind, value)
             return
-        if kind == kinds.POD:
-            value = cast("T", self._replicas.share(cast(Pod, value)))
+        value = self._with_shared_parts(kind, value)
         if before is None or affects_disruption(kind, before, value):
             self.revision += 1
         if before is not None:
@@ -586,6 +586,16 @@ class Cluster:
         return frozen
 
     # Internals.
+
+    def _with_shared_parts(self, kind: Kind[T], value: T) -> T:
+        """Return an equal object that shares equal parts with stored ones."""
+        if kind == kinds.POD:
+            return cast("T", self._replicas.share(cast(Pod, value)))
+        if kind == kinds.NODE:
+            return cast("T", self._siblings.share(cast(Node, value)))
+        if kind == kinds.NODE_CLAIM:
+            return cast("T", self._siblings.share(cast(NodeClaim, value)))
+        return value
 
     def _prune_nominations(self, now: datetime) -> None:
         self._nominated = {

@@ -95,7 +95,7 @@ def test_deleting_a_former_object_keeps_a_new_one_with_its_name(cluster: Cluster
     old, new = make_node("n1", uid="old"), make_node("n1", uid="new")
     add(cluster, kinds.NODE, old, new)
     cluster.apply(kinds.NODE, Change("DELETED", old))
-    assert cluster.get(kinds.NODE, "n1") is new
+    assert cluster.get(kinds.NODE, "n1") == new
 
 
 def test_a_new_list_removes_missing_objects_only_once_complete(cluster: Cluster) -> None:

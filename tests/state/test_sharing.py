@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimStatus
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import (
@@ -13,8 +15,9 @@ from controller.apis.kubernetes.pods import (
     PodStatus,
     Volume,
 )
-from controller.state.sharing import Replicas
-from tests.builders import make_pod
+from controller.state import sharing
+from controller.state.sharing import Replicas, Siblings
+from tests.builders import make_node, make_nodeclaim, make_pod
 
 
 def make_replica(name: str, *, owner: str = "web", cpu: str = "1", volumes: int = 0) -> Pod:
@@ -91,3 +94,44 @@ def test_only_volumes_with_claims_are_kept() -> None:
     spec = PodSpec(volumes=[*pod.spec.volumes, mounted])
     shared = Replicas().share(Pod(metadata=pod.metadata, spec=spec))
     assert shared.spec.volumes == [mounted]
+
+
+def test_nodes_of_one_pool_and_instance_type_share_equal_values_in_memory() -> None:
+    siblings = Siblings()
+    first, second = (siblings.share(make_node(name, pool="default")) for name in ("a", "b"))
+    assert second == make_node("b", pool="default")
+    assert second.status.capacity is first.status.capacity
+    assert second.status.conditions is first.status.conditions
+
+
+def test_nodeclaims_share_the_equal_parts_of_different_labels_and_conditions() -> None:
+    def claim(name: str, since: str) -> NodeClaim:
+        text = "Launched by CreateFleet"
+        condition = Condition(type="Launched", status="True", message=" ".join([text, since]))
+        status = NodeClaimStatus(conditions=[condition, condition])
+        labels = {"team": "".join(["pay", "ments"]), "name": name}
+        return msgspec.structs.replace(make_nodeclaim(name, labels=labels), status=status)
+
+    siblings = Siblings()
+    first, second = (siblings.share(claim(name, name)) for name in ("a", "b"))
+    assert second == claim("b", "b")
+    assert second.metadata.labels["team"] is first.metadata.labels["team"]
+    assert second.status.conditions[0].type is first.status.conditions[0].type
+
+
+def test_a_node_with_more_conditions_than_its_sibling_keeps_them() -> None:
+    siblings = Siblings()
+    siblings.share(make_node("a"))
+    node = make_node("b")
+    extra = [*node.status.conditions, Condition(type="DiskPressure", status="False")]
+    status = msgspec.structs.replace(node.status, conditions=extra)
+    node = msgspec.structs.replace(node, status=status)
+    assert siblings.share(node) == node
+
+
+def test_stored_nodes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "MAX_KINDS_OF_NODES", 2)
+    siblings = Siblings()
+    for pool in "abcde":
+        siblings.share(make_node("node", pool=pool))
+    assert len(siblings._latest) <= 2
