@@ -28,6 +28,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
+from controller.manager import memory
 from controller.manager.solver import offers
 from controller.manager.solver.offers import OfferWriter
 from controller.manager.solver.transfer import PodReceiver, PodSender
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 OVERDUE = timedelta(seconds=90)
 """The solver's time limit for everything but the search, which has its own limit: starting the
 process, reading a large cluster, and stopping the search, on a busy host."""
+
+IDLE_SECONDS = 0.1
+"""Time without a request after which the solver's process returns freed memory to the system."""
 
 Result = TypeVar("Result")
 
@@ -441,17 +445,25 @@ def _serve(pipe: Connection, niceness: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(niceness)
-    while True:
-        try:
-            function, arguments = pipe.recv()
-        except EOFError:
-            return
-        response: tuple[Any, str | None]
-        try:
-            response = (function(*arguments), None)
-        except Exception as exc:
-            response = (None, f"{type(exc).__name__}: {exc}")
-        try:
-            pipe.send(response)
-        except OSError:
-            return
+    while _respond(pipe):
+        if not pipe.poll(IDLE_SECONDS):
+            # A solve's arrays are freed, and the next one may be minutes away.
+            memory.release_free_memory()
+
+
+def _respond(pipe: Connection) -> bool:
+    """Run the next requested function; return False once the other end of the pipe is closed."""
+    try:
+        function, arguments = pipe.recv()
+    except EOFError:
+        return False
+    response: tuple[Any, str | None]
+    try:
+        response = (function(*arguments), None)
+    except Exception as exc:
+        response = (None, f"{type(exc).__name__}: {exc}")
+    try:
+        pipe.send(response)
+    except OSError:
+        return False
+    return True
