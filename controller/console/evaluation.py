@@ -2,13 +2,13 @@
 
 The first three arguments of `plan_request` and `answer_request` are those of
 `manager.solver.solving.decide`. Their result None means, as there, that the process does not have
-all pods of the cluster.
+all nodes and pods of the cluster.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from controller.console import content, questions
@@ -20,11 +20,9 @@ from controller.offline.solve import deadline
 from controller.scheduling.scheduler import schedule
 
 
-def plan_request(
-    request: bytes, running: Sequence[int], offer: bytes, seconds: float
-) -> dict[str, Any] | None:
+def plan_request(request: bytes, sent: int, offer: bytes, seconds: float) -> dict[str, Any] | None:
     """Return the decisions of `plan`; the arguments and the result None are those of `decide`."""
-    problem = solving.decode_problem(request, running, offer)
+    problem = solving.decode_problem(request, sent, offer)
     return None if problem is None else plan(problem, seconds)
 
 
@@ -48,7 +46,7 @@ def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
 
 def answer_request(
     request: bytes,
-    running: Sequence[int],
+    sent: int,
     offer: bytes,
     seconds: float,
     question: questions.Question,
@@ -57,7 +55,7 @@ def answer_request(
 
     If it cannot be answered, the only key of the result is `error`, with the reason.
     """
-    problem = solving.decode_problem(request, running, offer)
+    problem = solving.decode_problem(request, sent, offer)
     if problem is None:
         return None
     try:

@@ -28,7 +28,13 @@ from controller.console.feed import Feed
 from controller.console.live import LiveCluster
 from controller.disruption.problem import DisruptionProblem
 from controller.kube import access
-from controller.manager.solver.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
+from controller.manager.solver.solving import (
+    OVERDUE,
+    SolverError,
+    SolverProcess,
+    WorldSolver,
+    without_transferred,
+)
 from controller.offline.commandline import STDIN, CommandError, connection, positive
 from controller.offline.disrupt import problem_of
 from controller.offline.record.command import access_of, aws_source, connected
@@ -276,10 +282,9 @@ class Study:
         *arguments: object,
     ) -> dict[str, Any]:
         """Call a function of `evaluation` with the cluster."""
-        world = dataclasses.replace(problem.snapshot, pods=(), instance_types={})
         return await self._solver.call(
             function,
-            dataclasses.replace(problem, snapshot=world),
+            dataclasses.replace(problem, snapshot=without_transferred(problem.snapshot)),
             problem.snapshot,
             self._source.time_limit,
             *arguments,

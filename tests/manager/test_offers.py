@@ -129,7 +129,7 @@ def test_former_instance_types_are_freed_before_new_ones_are_read(
         for name in (OLD, "new.large")
     ]
 
-    bought = [solving.schedule(question, [], offer, Settings(), 30.0) for offer in written]
+    bought = [solving.schedule(question, 0, offer, Settings(), 30.0) for offer in written]
 
     assert [results and results.new_nodes[0].instance_types for results in bought] == [
         (OLD,),

@@ -159,7 +159,7 @@ def solve(world: Snapshot, *pods: Pod) -> Results:
     offer = OfferWriter().encode(world.instance_types)
     rest = dataclasses.replace(world, instance_types={})
     question = msgspec.msgpack.encode((pods, rest))
-    results = solving.schedule(question, [], offer, Settings(), 30.0)
+    results = solving.schedule(question, 0, offer, Settings(), 30.0)
     assert results is not None
     return results
 

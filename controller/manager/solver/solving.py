@@ -31,7 +31,7 @@ from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.manager import memory
 from controller.manager.solver import offers
 from controller.manager.solver.offers import OfferWriter
-from controller.manager.solver.transfer import PodReceiver, PodSender
+from controller.manager.solver.transfer import ClusterReceiver, ClusterSender
 from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
@@ -149,7 +149,7 @@ class WorldSolver:
 
     solver: SolverProcess
     _offers: OfferWriter = field(default_factory=OfferWriter)
-    _sender: PodSender = field(default_factory=PodSender)
+    _sender: ClusterSender = field(default_factory=ClusterSender)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def call(
@@ -160,11 +160,12 @@ class WorldSolver:
         *arguments: Any,
         seconds: float,
     ) -> Result:
-        """Call a function in the process with a snapshot's running pods and instance types.
+        """Call a function in the process with a snapshot's nodes, running pods and instance types.
 
-        The function receives the `request` in MessagePack, the numbers of the pods, the instance
-        types as `OfferWriter` encodes them, and the `arguments`. It returns None if the process
-        does not have the pods; they are then sent again, once. `seconds` is the time limit.
+        The function receives the `request` in MessagePack, the number of the batches of nodes and
+        pods, the instance types as `OfferWriter` encodes them, and the `arguments`. It returns None
+        if the process does not have the nodes and pods; they are then sent again, once. `seconds`
+        is the time limit.
 
         Raises:
             SolverError: as for `SolverProcess`.
@@ -176,12 +177,12 @@ class WorldSolver:
                     calls = self._calls(function, request, snapshot, arguments)
                     response: Result | None = await self.solver.solve_all(calls, seconds=seconds)
                 except BaseException:
-                    self._sender = PodSender()
+                    self._sender = ClusterSender()
                     raise
                 if response is not None:
                     return response
-                # The process was restarted and no longer has the pods.
-                self._sender = PodSender()
+                # The process was restarted and no longer has the nodes and pods.
+                self._sender = ClusterSender()
         raise SolverError(_ENDED)
 
     def _calls(
@@ -191,15 +192,19 @@ class WorldSolver:
         snapshot: Snapshot,
         arguments: tuple[Any, ...],
     ) -> Iterator[Call[Any]]:
-        """Yield the calls that send the new pods, and then the call of the function."""
+        """Yield the calls that send what changed, and then the call of the function."""
         sender = self._sender
-        for batch in sender.batches(snapshot.pods):
+        for batch in sender.batches(snapshot.nodes, snapshot.pods):
             yield receive, (batch,)
         # Encoding to MessagePack takes a fifteenth of the time of pickling.
         written = msgspec.msgpack.encode(request)
-        numbers = sender.numbers(snapshot.pods)
         offer = self._offers.encode(snapshot.instance_types)
-        yield function, (written, numbers, offer, *arguments)
+        yield function, (written, sender.sent, offer, *arguments)
+
+
+def without_transferred(snapshot: Snapshot) -> Snapshot:
+    """Return the part of a snapshot that each request contains."""
+    return dataclasses.replace(snapshot, nodes=(), pods=(), instance_types={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,10 +221,9 @@ class TimedSolve:
 
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         """Return where the engine schedules the pods in the snapshot's cluster."""
-        world = dataclasses.replace(snapshot, pods=(), instance_types={})
         return await self.solver.call(
             schedule,
-            (self.spreads.apply(pods), world),
+            (self.spreads.apply(pods), without_transferred(snapshot)),
             snapshot,
             self.settings,
             self.time_limit.total_seconds(),
@@ -264,7 +268,7 @@ class TimedEngine:
         snapshot = dataclasses.replace(problem.snapshot, pods=pods)
         problem = dataclasses.replace(
             problem,
-            snapshot=dataclasses.replace(snapshot, pods=(), instance_types={}),
+            snapshot=without_transferred(snapshot),
             pending=tuple(self.spreads.apply(problem.pending)),
             scheduling=self.scheduling,
             settings=self.settings,
@@ -294,28 +298,27 @@ def prepare() -> None:
 
 
 def receive(batch: bytes) -> None:
-    """Store running pods that a `PodSender` encoded; runs in the solver's process."""
-    _CACHES.running.receive(batch)
+    """Store nodes and pods that a `ClusterSender` encoded; runs in the solver's process."""
+    with _without_garbage_collection():
+        _CACHES.cluster.receive(batch)
 
 
 def schedule(
-    request: bytes, running: Sequence[int], offer: bytes, settings: Settings, seconds: float
+    request: bytes, sent: int, offer: bytes, settings: Settings, seconds: float
 ) -> Results | None:
     """Run the scheduling engine for at most `seconds`; runs in the solver's process.
 
-    `request` has, in MessagePack, the pods to schedule, and the snapshot without its pods and
-    instance types. `running` are the numbers of the snapshot's pods, which were sent before.
-    `offer` are its instance types as `OfferWriter` encodes them; the decoded ones are cached. None
-    means that the process does not have some of the pods.
+    `request` has, in MessagePack, the pods to schedule, and the snapshot without its nodes, pods
+    and instance types. `sent` is the number of batches with these nodes and pods, which were sent
+    before. `offer` are the instance types as `OfferWriter` encodes them; the decoded ones are
+    cached. None means that the process does not have all of these batches.
     """
     # Imported here, so that only the solver's process loads the array libraries.
     from controller.scheduling import scheduler
 
-    # Decoding creates a million objects without reference cycles, which collections would scan.
-    gc.disable()
-    pods, world = msgspec.msgpack.decode(request, type=tuple[tuple[Pod, ...], Snapshot])
-    snapshot = _CACHES.complete(world, running, offer)
-    gc.enable()
+    with _without_garbage_collection():
+        pods, world = msgspec.msgpack.decode(request, type=tuple[tuple[Pod, ...], Snapshot])
+        snapshot = _CACHES.complete(world, sent, offer)
     if snapshot is None:
         return None
     return scheduler.schedule(
@@ -327,23 +330,24 @@ def schedule(
     )
 
 
-def decide(request: bytes, running: Sequence[int], offer: bytes, seconds: float) -> Decision | None:
+def decide(request: bytes, sent: int, offer: bytes, seconds: float) -> Decision | None:
     """Decide what to disrupt within `seconds`; runs in the solver's process.
 
-    `request` is the problem in MessagePack, without its snapshot's pods and instance types. The
-    other arguments and the result None are those of `schedule`.
+    `request` is the problem in MessagePack, without its snapshot's nodes, pods and instance types.
+    The other arguments and the result None are those of `schedule`.
     """
     from controller.disruption.methods import order
 
+    gc.collect()
     with _without_garbage_collection():
-        problem = decode_problem(request, running, offer)
+        problem = decode_problem(request, sent, offer)
         if problem is None:
             return None
         return order.decide(problem, expired=_Deadline(seconds), signatures=_CACHES.signatures)
 
 
 def confirm(
-    request: bytes, running: Sequence[int], offer: bytes, seconds: float, decision: Decision
+    request: bytes, sent: int, offer: bytes, seconds: float, decision: Decision
 ) -> Confirmation | None:
     """Return the commands of a decision that are still valid.
 
@@ -351,8 +355,9 @@ def confirm(
     """
     from controller.disruption.methods import order
 
+    gc.collect()
     with _without_garbage_collection():
-        problem = decode_problem(request, running, offer)
+        problem = decode_problem(request, sent, offer)
         if problem is None:
             return None
         expired = _Deadline(seconds)
@@ -361,12 +366,11 @@ def confirm(
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection within the context, after one collection at the beginning.
+    """Disable garbage collection within the context.
 
-    An evaluation creates millions of objects with hardly any reference cycles. The first collection
-    frees the objects of the previous evaluation.
+    Decoding and evaluating create millions of objects with hardly any reference cycles, which
+    collections would scan: decoding would take five times as long.
     """
-    gc.collect()
     gc.disable()
     try:
         yield
@@ -374,12 +378,10 @@ def _without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def decode_problem(
-    request: bytes, running: Sequence[int], offer: bytes
-) -> DisruptionProblem | None:
+def decode_problem(request: bytes, sent: int, offer: bytes) -> DisruptionProblem | None:
     """Return the problem of a request, decoded; arguments and None are as for `decide`."""
     problem = msgspec.msgpack.decode(request, type=DisruptionProblem)
-    snapshot = _CACHES.complete(problem.snapshot, running, offer)
+    snapshot = _CACHES.complete(problem.snapshot, sent, offer)
     return None if snapshot is None else dataclasses.replace(problem, snapshot=snapshot)
 
 
@@ -387,23 +389,25 @@ def decode_problem(
 class _Caches:
     """Caches of the solver's process.
 
-    They are the running pods with their signatures, the decoded instance types of the last request,
-    and the last catalog with its inputs.
+    They are the nodes, the running pods with their signatures, the decoded instance types of the
+    last request, and the last catalog with its inputs.
     """
 
-    running: PodReceiver = field(default_factory=PodReceiver)
+    cluster: ClusterReceiver = field(default_factory=ClusterReceiver)
     signatures: PodSignatures = field(default_factory=PodSignatures)
     offer: bytes = b""
     types: dict[str, tuple[InstanceType, ...]] = field(default_factory=dict)
     catalog_inputs: tuple[Any, ...] = ()
     last_catalog: Catalog | None = None
 
-    def complete(self, snapshot: Snapshot, running: Sequence[int], offer: bytes) -> Snapshot | None:
-        """Return the snapshot with its pods and instance types; None if some pods are missing."""
-        pods = self.running.pods(running)
-        if pods is None:
+    def complete(self, snapshot: Snapshot, sent: int, offer: bytes) -> Snapshot | None:
+        """Return the whole snapshot; None if the process does not have its nodes and pods."""
+        contents = self.cluster.contents(sent)
+        if contents is None:
             return None
-        return dataclasses.replace(snapshot, pods=pods, instance_types=self.instance_types(offer))
+        nodes, pods = contents
+        types = self.instance_types(offer)
+        return dataclasses.replace(snapshot, nodes=nodes, pods=pods, instance_types=types)
 
     def instance_types(self, offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
         if self.offer != offer:

@@ -1,77 +1,165 @@
-"""Sends running pods to a solver's process, each of them once.
+"""Sends the nodes and running pods of a cluster to a solver's process, each of them once.
 
-Between two requests, few of tens of thousands of running pods change. Each pod has a number and is
-sent when it is new; a request refers to pods by number. The process keeps the pods, so that it has
-one cluster in memory instead of one for each request.
+Between two requests, few of thousands of nodes and tens of thousands of pods change. The process
+keeps them, so that it has one cluster in memory instead of one for each request. The controller
+remembers what it sent as the mirror's own objects, node by node, and sends only differences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 import msgspec
 
 from controller.apis.kubernetes.pods import Pod
-from controller.state.sharing import Replicas
+from controller.state.nodes import StateNode
+from controller.state.sharing import Replicas, Siblings
 
 AT_ONCE = 500
-"""The number of pods that are encoded together, which blocks the event loop for milliseconds."""
+"""The number of objects that are encoded together, which blocks the event loop for milliseconds."""
+
+_Object = TypeVar("_Object")
+_Groups = Mapping[str, tuple[_Object, ...]]
+"""Objects by the name of their node."""
+
+_node_of = attrgetter("spec.node_name")
+_name_of = attrgetter("name")
 
 
-class PodBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Pods with consecutive numbers, beginning at `first`."""
+class _Change(msgspec.Struct, Generic[_Object], frozen=True, array_like=True):
+    """The objects of one node: `order` has indices into those sent before, followed by `new`."""
 
-    first: int
-    pods: Sequence[Pod]
+    name: str
+    order: Sequence[int]
+    new: Sequence[_Object]
 
 
-@dataclass(slots=True)
-class PodSender:
-    """Tracks which pods one process has received."""
+class _Batch(msgspec.Struct, frozen=True, array_like=True):
+    """Some changes. Batch 0 follows after nothing: the process forgets what it has."""
 
-    _numbers: dict[int, int] = field(default_factory=dict)
-    # Numbers are by id, which is unique while the pods are referenced here.
-    _held: Sequence[Pod] = ()
-    _next: Iterator[int] = field(default_factory=count)
-
-    def batches(self, pods: Sequence[Pod]) -> Iterator[bytes]:
-        """Yield the encoded pods that are new, `AT_ONCE` at a time."""
-        new = [pod for pod in pods if id(pod) not in self._numbers]
-        self._held = (*self._held, *new)
-        for start in range(0, len(new), AT_ONCE):
-            some = new[start : start + AT_ONCE]
-            numbers = [next(self._next) for _ in some]
-            self._numbers.update(zip(map(id, some), numbers, strict=True))
-            yield msgspec.msgpack.encode(PodBatch(numbers[0], some))
-
-    def numbers(self, pods: Sequence[Pod]) -> list[int]:
-        """Return the numbers of these pods, all of which were sent; forget all other pods."""
-        numbers = [self._numbers[id(pod)] for pod in pods]
-        self._numbers = dict(zip(map(id, pods), numbers, strict=True))
-        self._held = tuple(pods)
-        return numbers
+    number: int
+    nodes: Sequence[_Change[StateNode]] = ()
+    pods: Sequence[_Change[Pod]] = ()
 
 
 @dataclass(slots=True)
-class PodReceiver:
-    """The pods that this process has received and that the last request still contained."""
+class ClusterSender:
+    """Tracks which nodes and pods one process has received."""
 
-    _pods: dict[int, Pod] = field(default_factory=dict)
+    sent: int = 0
+    """The number of batches so far; the process can complete requests after this many."""
+
+    _nodes: _Groups[StateNode] = field(default_factory=dict)
+    _pods: _Groups[Pod] = field(default_factory=dict)
+
+    def batches(self, nodes: Iterable[StateNode], pods: Iterable[Pod]) -> Iterator[bytes]:
+        """Yield encoded batches, after which the process has exactly these nodes and pods."""
+        nodes_by_name, pods_by_node = _group(nodes, _name_of), _group(pods, _node_of)
+        if not self.sent:
+            yield self._encode(_Batch(0))
+        for node_changes in _in_portions(_changes(self._nodes, nodes_by_name)):
+            yield self._encode(_Batch(self.sent, nodes=node_changes))
+        for pod_changes in _in_portions(_changes(self._pods, pods_by_node)):
+            yield self._encode(_Batch(self.sent, pods=pod_changes))
+        self._nodes, self._pods = nodes_by_name, pods_by_node
+
+    def _encode(self, batch: _Batch) -> bytes:
+        self.sent += 1
+        return msgspec.msgpack.encode(batch)
+
+
+@dataclass(slots=True)
+class ClusterReceiver:
+    """The nodes and pods that this process has received and that the cluster still contains."""
+
+    _received: int = 0
+    _nodes: dict[str, tuple[StateNode, ...]] = field(default_factory=dict)
+    _pods: dict[str, tuple[Pod, ...]] = field(default_factory=dict)
     _replicas: Replicas = field(default_factory=Replicas)
+    _siblings: Siblings = field(default_factory=Siblings)
 
-    def receive(self, batch: bytes) -> None:
-        """Decode and store pods."""
-        read = msgspec.msgpack.decode(batch, type=PodBatch)
-        self._pods.update(enumerate(map(self._replicas.share, read.pods), start=read.first))
+    def receive(self, encoded: bytes) -> None:
+        """Decode a batch and apply its changes."""
+        batch = msgspec.msgpack.decode(encoded, type=_Batch)
+        if not batch.number:
+            self._received, self._nodes, self._pods = 0, {}, {}
+        if batch.number != self._received:
+            return  # it was sent to an earlier process, and so were its predecessors
+        self._received += 1
+        for nodes in batch.nodes:
+            _apply(nodes, self._nodes, self._with_shared_parts)
+        for pods in batch.pods:
+            _apply(pods, self._pods, self._replicas.share)
 
-    def pods(self, numbers: Sequence[int]) -> tuple[Pod, ...] | None:
-        """Return the pods of these numbers and forget all others; None if one is missing.
+    def contents(self, sent: int) -> tuple[tuple[StateNode, ...], tuple[Pod, ...]] | None:
+        """Return the nodes and the pods, both by the name of the node.
 
-        A pod is missing if it was sent to an earlier process.
+        None if this process has not received all of the `sent` batches: some were sent to an
+        earlier process.
         """
-        if any(number not in self._pods for number in numbers):
+        if sent != self._received:
             return None
-        self._pods = {number: self._pods[number] for number in numbers}
-        return tuple(self._pods.values())
+        return _flatten(self._nodes), _flatten(self._pods)
+
+    def _with_shared_parts(self, node: StateNode) -> StateNode:
+        share = self._siblings.share
+        return replace(
+            node,
+            node=node.node and share(node.node),
+            claim=node.claim and share(node.claim),
+        )
+
+
+def _group(
+    objects: Iterable[_Object], name_of: Callable[[_Object], str]
+) -> dict[str, tuple[_Object, ...]]:
+    groups: dict[str, list[_Object]] = {}
+    for each in objects:
+        groups.setdefault(name_of(each), []).append(each)
+    return {name: tuple(group) for name, group in groups.items()}
+
+
+def _flatten(groups: _Groups[_Object]) -> tuple[_Object, ...]:
+    return tuple(chain.from_iterable(groups[name] for name in sorted(groups)))
+
+
+def _changes(before: _Groups[_Object], after: _Groups[_Object]) -> Iterator[_Change[_Object]]:
+    for name in before.keys() - after.keys():
+        yield _Change(name, (), ())
+    for name, objects in after.items():
+        known = before.get(name, ())
+        if known == objects:
+            continue
+        indices = {id(each): index for index, each in enumerate(known)}
+        new = [each for each in objects if id(each) not in indices]
+        indices |= {id(each): index for index, each in enumerate(new, start=len(known))}
+        yield _Change(name, [indices[id(each)] for each in objects], new)
+
+
+def _in_portions(changes: Iterable[_Change[_Object]]) -> Iterator[list[_Change[_Object]]]:
+    """Yield changes together that have `AT_ONCE` objects; a single change may have more."""
+    portion: list[_Change[_Object]] = []
+    size = 0
+    for change in changes:
+        portion.append(change)
+        size += len(change.order)
+        if size >= AT_ONCE:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _apply(
+    change: _Change[_Object],
+    groups: dict[str, tuple[_Object, ...]],
+    share: Callable[[_Object], _Object],
+) -> None:
+    """Apply a change to the objects by node; `share` returns a new object with shared parts."""
+    known = (*groups.pop(change.name, ()), *map(share, change.new))
+    if change.order:
+        groups[change.name] = tuple([known[index] for index in change.order])
