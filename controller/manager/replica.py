@@ -233,12 +233,12 @@ class Replica:
         options, name = self._options, self._options.leader_election_name
 
         async def act() -> None:
-            await self._watches.until_synced()
-            # The mirror is never freed: garbage collection would scan it without effect, and block
-            # the event loop.
-            gc.freeze()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(solve.warm_up())
+                await self._watches.until_synced()
+                # The mirror is never freed: garbage collection would scan it without effect, and
+                # block the event loop.
+                gc.freeze()
                 tasks.create_task(assembly.run())
 
         if self._observes:
