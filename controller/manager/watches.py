@@ -173,15 +173,18 @@ class Watches:
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             try:
-                listed = {key_of(value): value for value in await self.api.list(kind)}
-                await self._take_all(kind, listed.values(), "MODIFIED")
-                for value in self.cluster.list(kind):
-                    if key_of(value) not in listed:
-                        await self._confirm(kind, value)
+                await self._compare(kind)
             except ApiError as exc:
                 log.info(
                     "cannot list %s to check the cached objects; retrying: %s", kind.plural, exc
                 )
+
+    async def _compare(self, kind: Kind[T]) -> None:
+        listed = {key_of(value): value for value in await self.api.list(kind)}
+        await self._take_all(kind, listed.values(), "MODIFIED")
+        for value in self.cluster.list(kind):
+            if key_of(value) not in listed:
+                await self._confirm(kind, value)
 
     async def _confirm(self, kind: Kind[T], value: T) -> None:
         """Remove an object that the list did not contain, unless it is newer than the list."""
