@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import sys
 import time
 import traceback
@@ -44,7 +45,7 @@ _fields: ContextVar[Mapping[str, str]] = ContextVar("fields", default={})  # noq
 def about(controller: str, key: str = "") -> Iterator[None]:
     """Add a reconciler's name and an object's key to all lines logged within the block."""
     namespace, _, name = key.rpartition("/")
-    fields = {"controller": controller, "reconcileID": str(uuid.uuid4())}
+    fields = {"controller": controller, "reconcileID": _reconcile_id()}
     fields |= {"namespace": namespace} if namespace else {}
     fields |= {"name": name} if name else {}
     token = _fields.set(fields)
@@ -52,6 +53,14 @@ def about(controller: str, key: str = "") -> Iterator[None]:
         yield
     finally:
         _fields.reset(token)
+
+
+def _reconcile_id() -> str:
+    """Return a random UUID, without the system call of `uuid4`.
+
+    A call releases the interpreter, and the event loop would wait to get it back from a thread.
+    """
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))
 
 
 def current_controller() -> str:
