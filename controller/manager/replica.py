@@ -147,6 +147,7 @@ class Replica:
             self._cluster.subscribe(assembly.notify)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(memory.keep_below(options.memory_limit))
+                tasks.create_task(memory.collect_seldom(self._watches.until_synced()))
                 tasks.create_task(self._watches.list_custom_resources())
                 tasks.create_task(self._watches.run())
                 tasks.create_task(self._lead(lease_api, solve, assembly))

@@ -155,3 +155,17 @@ def test_threads_share_the_memory_that_is_returned() -> None:
 
     assert arenas("returned") == 1
     assert arenas("default") > 1
+
+
+async def test_collections_are_seldom_until_the_cluster_is_listed() -> None:
+    usual, listed = gc.get_threshold(), asyncio.Event()
+
+    async def until_listed() -> None:
+        await listed.wait()
+
+    listing = asyncio.create_task(memory.collect_seldom(until_listed()))
+    await asyncio.sleep(0)
+    assert gc.get_threshold()[0] == memory.LISTED_OBJECTS
+    listed.set()
+    await listing
+    assert gc.get_threshold() == usual
