@@ -42,8 +42,11 @@ def absent(name: str) -> ClientError:
 READS = ("Describe", "Get", "List")
 """How the names of operations begin that change nothing."""
 
-CONSTANT = ("events", "iam", "sqs")
-"""The services that answer every read of an empty account alike. EC2's default VPC differs."""
+CONSTANT = ("events", "iam", "sqs", "sts")
+"""The services that answer every read of an empty account alike.
+
+EC2 does so if it finds nothing; its default VPC differs.
+"""
 
 
 @dataclass
@@ -69,14 +72,17 @@ class Account:
         def answer(client: Any, operation: str, parameters: Mapping[str, Any]) -> Any:
             self.is_empty = self.is_empty and operation.startswith(READS)
             service = client.meta.service_model.service_name
-            if not self.is_empty or service not in CONSTANT:
+            if not self.is_empty or service not in (*CONSTANT, "ec2"):
                 return ask(client, operation, parameters)
             key = (service, client.meta.region_name, operation, json.dumps(parameters))
             if key not in _ANSWERS:
                 try:
-                    _ANSWERS[key] = ask(client, operation, parameters)
+                    answered = ask(client, operation, parameters)
                 except ClientError as exc:
-                    _ANSWERS[key] = exc
+                    answered = exc
+                if service == "ec2" and _has_found(answered):
+                    return answered
+                _ANSWERS[key] = answered
             kept = _ANSWERS[key]
             if isinstance(kept, ClientError):
                 # Each client has its own classes of errors.
@@ -85,6 +91,11 @@ class Account:
             return copy.deepcopy(kept)
 
         return answer
+
+
+def _has_found(answered: Any) -> bool:
+    is_error = isinstance(answered, ClientError)
+    return not is_error and any(isinstance(found, list) and found for found in answered.values())
 
 
 _ANSWERS: dict[tuple[str, ...], Any] = {}
