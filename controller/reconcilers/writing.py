@@ -19,7 +19,7 @@ from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON, NodeClaim
 from controller.apis.kinds import KIND_OF, NODE_CLAIM, Kind, T
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.meta import KubernetesObject, OwnerReference, to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError, UnavailableError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.ports import Ports
@@ -34,6 +34,19 @@ LONGEST_PREFIX = 63 - SUFFIX
 def new_name(prefix: str) -> str:
     """Return a name with this prefix and a random suffix, as `generateName` would."""
     return prefix[:LONGEST_PREFIX] + "".join(random.choices(ALPHABET, k=SUFFIX))  # noqa: S311 - no secret
+
+
+def owner_reference(owner: KubernetesObject) -> Any:
+    """Return the JSON of a reference to the owner of an object."""
+    kind, own = _kind_of(owner), owner.metadata
+    reference = OwnerReference(
+        api_version=kind.api_version,
+        kind=kind.name,
+        name=own.name,
+        uid=own.uid,
+        block_owner_deletion=True,
+    )
+    return to_wire(reference)
 
 
 async def create_once(

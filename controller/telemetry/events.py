@@ -195,8 +195,6 @@ def _event(
     moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = int(now.timestamp() * 1_000_000_000) + number
     body = {
-        "apiVersion": "v1",
-        "kind": "Event",
         "metadata": {"name": f"{metadata.name}.{stamp:x}", "namespace": namespace},
         "involvedObject": {
             "apiVersion": kind.api_version,

@@ -12,6 +12,7 @@ from controller.apis.kubernetes import quantities
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType
+from controller.reconcilers.writing import owner_reference
 from controller.scheduling.results import NewNode
 from controller.state import overlays
 
@@ -52,14 +53,12 @@ def node_claim(
     if template.spec.termination_grace_period:
         spec["terminationGracePeriod"] = template.spec.termination_grace_period
     return {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodeClaim",
         "metadata": {
             "name": name,
             "labels": own_labels,
             "annotations": {**_annotations(pool), **node.annotations, **overlaid},
             "finalizers": [labels.TERMINATION_FINALIZER],
-            "ownerReferences": [_owner(pool)],
+            "ownerReferences": [owner_reference(pool)],
         },
         "spec": spec,
     }
@@ -94,13 +93,3 @@ def _annotations(pool: NodePool) -> dict[str, str]:
         labels.NODEPOOL_HASH_VERSION: hashes.NODE_POOL_VERSION,
     }
     return {**(pool.spec.template.metadata.annotations or {}), **made_from}
-
-
-def _owner(pool: NodePool) -> dict[str, Any]:
-    return {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodePool",
-        "name": pool.metadata.name,
-        "uid": pool.metadata.uid,
-        "blockOwnerDeletion": True,
-    }

@@ -13,6 +13,7 @@ from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import Instance
 from controller.constraints.taints import HELD
+from controller.reconcilers.writing import owner_reference
 
 
 async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool = False) -> Node:
@@ -56,17 +57,6 @@ def late_labels(instance: Instance) -> dict[str, str]:
     """Return the labels that EC2 reports only once the instance runs; none until then."""
     partition = instance.labels.get(labels.PLACEMENT_GROUP_PARTITION, "")
     return {labels.PLACEMENT_GROUP_PARTITION: partition} if partition else {}
-
-
-def owner_reference(claim: NodeClaim) -> dict[str, Any]:
-    """Return the owner reference from a Node to its NodeClaim."""
-    return {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodeClaim",
-        "name": claim.metadata.name,
-        "uid": claim.metadata.uid,
-        "blockOwnerDeletion": True,
-    }
 
 
 def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
