@@ -76,6 +76,21 @@ def test_of_several_conditions_the_first_is_reported_and_the_shortest_drain_appl
     assert found.drain_bound == timedelta(minutes=5)
 
 
+@pytest.mark.parametrize("minutes", [31, 100])
+def test_a_node_that_must_be_replaced_is_not_rebooted_for_another_fault(minutes: int) -> None:
+    cleared_by_reboot = ill(HARDWARE, 60, reason="XID63")
+
+    alone = diagnosis(node(cleared_by_reboot), REPAIR_POLICIES, NOW)
+    both = diagnosis(node(cleared_by_reboot, ill("StorageReady", minutes)), REPAIR_POLICIES, NOW)
+
+    assert alone is not None
+    assert both is not None
+    assert alone.reboots
+    assert not both.reboots
+    assert both.condition.type == "StorageReady"
+    assert both.due == min(alone.due, NOW - timedelta(minutes=minutes - 30))
+
+
 def test_former_repair_policies_have_no_reasons_and_no_drain_bound() -> None:
     found = diagnosis(node(ill(HARDWARE, 10, reason="XID13")), LEGACY_REPAIR_POLICIES, NOW)
 

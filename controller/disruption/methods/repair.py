@@ -66,9 +66,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a node is repaired: the condition that was due first, and when.
+    """Why a node is repaired: of the conditions that decide how, the one that was due first.
 
-    `drain_bound` is the shortest time that a policy gives the drain, None if no policy limits it.
+    `due` is the time from which the first of all its conditions was not tolerated. `drain_bound` is
+    the shortest time that a policy gives the drain, None if no policy limits it.
     `reboots`: the node is rebooted, and replaced only if the reboot fails.
     """
 
@@ -136,13 +137,15 @@ def diagnosis(
     ]
     if not found:
         return None
-    due, first = min(found, key=lambda one: (one[0], one[1].condition.type))
+    # A reboot does not clear a fault for which the node must be replaced.
+    replacing = [one for one in found if not one[1].policy.reboots]
+    _, cause = min(replacing or found, key=lambda one: (one[0], one[1].condition.type))
     bounds = (fault.policy.drain_bound for _, fault in found)
     return Diagnosis(
-        first.condition,
-        due,
+        cause.condition,
+        min(due for due, _ in found),
         min((each for each in bounds if each is not None), default=None),
-        first.policy.reboots and (claim is None or len(reboots(claim, now)) < MOST_REBOOTS),
+        not replacing and (claim is None or len(reboots(claim, now)) < MOST_REBOOTS),
     )
 
 
