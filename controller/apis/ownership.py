@@ -6,12 +6,18 @@ reference distinguishes them.
 
 from __future__ import annotations
 
+import difflib
+
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.nodes import Node
+
+SIMILAR = 0.85
+"""How similar a misspelt word is at least, from 0 to 1. Group and kind of other providers of
+Karpenter, such as `karpenter.k8s.gcp` and `GCENodeClass`, are less similar to Joiner's."""
 
 
 def is_ours(value: KubernetesObject) -> bool:
@@ -29,15 +35,28 @@ def is_ours(value: KubernetesObject) -> bool:
 
 
 def has_unsupported_class(value: KubernetesObject) -> bool:
-    """Whether only one of group and kind in a NodePool's NodeClass reference is Joiner's.
+    """Whether the group or the kind of a NodePool's reference to an EC2NodeClass is a mistake.
 
-    The other one is a mistake, and no controller manages such a NodePool: only this group has the
-    kind EC2NodeClass, and it has no other kind of NodeClass. Joiner only says so in its conditions.
+    No controller manages such a NodePool: only Joiner's group has the kind EC2NodeClass, and it has
+    no other kind of NodeClass. If both differ, they are misspelt if both are similar to Joiner's.
+    Joiner only says so in the NodePool's conditions.
     """
-    if not isinstance(value, NodePool):
+    if not isinstance(value, NodePool) or is_ours(value):
         return False
     reference = value.spec.template.spec.node_class_ref
-    return (reference.group == EC2_NODE_CLASS.group) != (reference.kind == EC2_NODE_CLASS.name)
+    return (
+        reference.group == EC2_NODE_CLASS.group
+        or reference.kind == EC2_NODE_CLASS.name
+        or (
+            _is_similar(reference.group, EC2_NODE_CLASS.group)
+            and _is_similar(reference.kind, EC2_NODE_CLASS.name)
+        )
+    )
+
+
+def _is_similar(word: str, right: str) -> bool:
+    pair = difflib.SequenceMatcher(None, word.lower(), right.lower())
+    return pair.ratio() >= SIMILAR
 
 
 def has_our_class(node: Node) -> bool:

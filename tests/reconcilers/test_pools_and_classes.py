@@ -114,10 +114,44 @@ async def test_a_pool_with_an_unsupported_class_is_not_ready(
     assert (ready.status, ready.message) == ("False", "NodeClassReady=False")
 
 
-async def test_a_pool_of_another_controller_gets_no_conditions(
-    world: World, readiness: Readiness
+@pytest.mark.parametrize(
+    ("group", "kind"), [("karpenter.k8s.awss", "EC2Nodeclass"), ("karpenter.aws", "NodeClass")]
+)
+async def test_a_pool_whose_class_has_a_misspelt_group_and_kind_names_both(
+    world: World, readiness: Readiness, group: str, kind: str
 ) -> None:
-    reference = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default"}
+    reference = {"group": group, "kind": kind, "name": "default"}
+    world.seed(make_nodeclass(), changed(fresh_pool(), spec=with_class(reference)))
+
+    await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, "NodeClassReady")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "NodeClassNotFound")
+    assert condition.message == (
+        f'nodeClassRef.group "{group}" is not supported, only karpenter.k8s.aws is; '
+        f'nodeClassRef.kind "{kind}" is not supported, only EC2NodeClass is. The fields cannot '
+        "change: delete the NodePool and create it again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "kind"),
+    [
+        ("eks.amazonaws.com", "NodeClass"),
+        ("karpenter.kwok.sh", "KWOKNodeClass"),
+        ("karpenter.azure.com", "AKSNodeClass"),
+        ("karpenter.k8s.gcp", "GCENodeClass"),
+        ("karpenter.k8s.alibabacloud", "ECSNodeClass"),
+        ("karpenter.k8s.oracle", "OCINodeClass"),
+        ("karpenter-ibm.sh", "IBMNodeClass"),
+        ("karpenter.cluster.x-k8s.io", "ClusterAPINodeClass"),
+    ],
+)
+async def test_a_pool_of_another_controller_gets_no_conditions(
+    world: World, readiness: Readiness, group: str, kind: str
+) -> None:
+    reference = {"group": group, "kind": kind, "name": "default"}
     world.seed(make_nodeclass(), changed(fresh_pool(), spec=with_class(reference)))
 
     await readiness.reconcile("default")

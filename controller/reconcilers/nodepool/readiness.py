@@ -303,14 +303,19 @@ def _class_readiness(pool: NodePool, node_class: EC2NodeClass | None) -> _Outcom
 
 
 def _fault_in_reference(reference: NodeClassReference) -> str:
-    """Return which part of a reference is wrong, and what to do."""
-    part, value, right = "kind", reference.kind, EC2_NODE_CLASS.name
-    if reference.group != EC2_NODE_CLASS.group:
-        part, value, right = "group", reference.group, EC2_NODE_CLASS.group
-    return (
-        f'nodeClassRef.{part} "{value}" is not supported, only {right} is. The field cannot '
-        "change: delete the NodePool and create it again"
-    )
+    """Return which parts of a reference are wrong, and what to do."""
+    wrong = [
+        (part, value, right)
+        for part, value, right in (
+            ("group", reference.group, EC2_NODE_CLASS.group),
+            ("kind", reference.kind, EC2_NODE_CLASS.name),
+        )
+        if value != right
+    ]
+    faults = [f'nodeClassRef.{part} "{value}" is not supported, only {right} is'
+              for part, value, right in wrong]  # fmt: skip
+    fields = "The fields cannot" if len(wrong) > 1 else "The field cannot"
+    return f"{'; '.join(faults)}. {fields} change: delete the NodePool and create it again"
 
 
 def _several_owners(pool: NodePool) -> _Outcome | None:
