@@ -76,7 +76,7 @@ def blueprint_of(buffer: CapacityBuffer, find: Find) -> PodBlueprint:
 
     """
     spec, namespace = buffer.spec, buffer.metadata.namespace
-    if spec.provisioning_strategy != ACTIVE_CAPACITY:
+    if not spec.is_active:
         raise UnresolvedError(
             "ResolutionFailed",
             f'spec.provisioningStrategy: "{spec.provisioning_strategy}" is not "{ACTIVE_CAPACITY}"',

@@ -104,14 +104,6 @@ async def test_a_percentage_buffer_follows_its_workload() -> None:
         ({"scalableRef": {"kind": "Deployment", "name": "web"}}, "ScalableRefNotFound"),
         ({"scalableRef": {"kind": "CronJob", "name": "web"}}, "ResolutionFailed"),
         ({"replicas": 1}, "ResolutionFailed"),
-        (
-            {
-                "podTemplateRef": {"name": "web"},
-                "replicas": 1,
-                "provisioningStrategy": "example.com/standby",
-            },
-            "ResolutionFailed",
-        ),
     ],
 )
 async def test_an_unresolvable_buffer_reports_the_reason_and_gets_no_capacity(
@@ -124,6 +116,22 @@ async def test_an_unresolvable_buffer_reports_the_reason_and_gets_no_capacity(
 
     assert status_and_reason(scenario.world, "ReadyForProvisioning") == ("False", reason)
     assert status_and_reason(scenario.world, "Provisioning") == ("False", "NotReadyForProvisioning")
+    assert not scenario.asked
+
+
+async def test_a_buffer_with_another_strategy_is_left_to_its_controller() -> None:
+    spec: dict[str, Any] = {"podTemplateRef": {"name": "web"}, "replicas": 2}
+    scenario = _scenario(TEMPLATE, make_buffer(**spec))
+    await resolved(scenario.world)
+    assert scenario.world.cluster.buffer_pods()
+    scenario.world.seed(make_buffer(**spec, provisioningStrategy="example.com/standby"))
+    before = status(scenario.world)
+
+    assert await resolved(scenario.world) is None
+    await scenario.round()
+
+    assert status(scenario.world) == before
+    assert not scenario.world.cluster.buffer_pods()
     assert not scenario.asked
 
 

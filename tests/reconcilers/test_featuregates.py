@@ -98,6 +98,16 @@ async def test_a_buffer_of_another_provisioner_is_not_written(reason: str, is_ou
     assert stored.status.ready_replicas == (0 if is_ours else 1)
 
 
+async def test_a_buffer_with_another_strategy_is_not_written() -> None:
+    world = World()
+    spec = msgspec.structs.replace(BUFFER.spec, provisioning_strategy="example.com/standby")
+    world.seed(msgspec.structs.replace(BUFFER, spec=spec))
+
+    await reported(world)
+
+    assert said(world, kinds.CAPACITY_BUFFER) is None
+
+
 async def test_missing_crds_are_not_an_error() -> None:
     world = World()
     world.seed(BUFFER)

@@ -54,7 +54,8 @@ def _spec() -> Schema:
         ),
         podTemplateRef=_local_reference("The PodTemplate that defines the pods of the buffer."),
         provisioningStrategy=string(
-            f"How the buffer is provisioned. Joiner supports only {ACTIVE_CAPACITY}.",
+            f"How the buffer is provisioned. Joiner provisions {ACTIVE_CAPACITY}, and leaves other "
+            "strategies to other controllers.",
             default=default_of(CapacityBufferSpec, "provisioningStrategy"),
         ),
         replicas=integer("Number of pods in the buffer.", form=INT32, minimum=0),

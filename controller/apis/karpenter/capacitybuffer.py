@@ -46,6 +46,14 @@ class CapacityBufferSpec(Wire):
     percentage: int | None = None
     limits: Quantities = {}
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the buffer has Joiner's provisioning strategy.
+
+        Joiner leaves other buffers to their controllers, as Cluster Autoscaler does.
+        """
+        return self.provisioning_strategy in (ACTIVE_CAPACITY, "")
+
 
 class CapacityBufferStatus(Wire):
     """The observed state of a CapacityBuffer.

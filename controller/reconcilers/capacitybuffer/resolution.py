@@ -41,11 +41,12 @@ class Resolution(PortUser):
     async def reconcile(self, key: str) -> timedelta | None:
         """Resolve the buffer with the key `namespace/name`; returns when to resolve it again.
 
-        Returns None if the buffer is deleted or being deleted.
+        Returns None if the buffer is deleted or being deleted, or if another controller provisions
+        it.
         """
         namespace, _, name = key.partition("/")
         buffer = self.cluster.get(CAPACITY_BUFFER, name, namespace)
-        if buffer is None or buffer.metadata.is_deleting:
+        if buffer is None or buffer.metadata.is_deleting or not buffer.spec.is_active:
             self.cluster.expect_in_buffer(key, ())
             return None
         status = msgspec.structs.replace(

@@ -63,6 +63,8 @@ class DisabledFeatures(PortUser):
     ) -> None:
         try:
             for value in await self.api.list(kind):
+                if kind == CAPACITY_BUFFER and not value.spec.is_active:
+                    continue  # another controller provisions it
                 known = conditions.find(value.status.conditions, condition)
                 if known is None or not own_reasons or known.reason in own_reasons:
                     await self._write(kind, value, condition, gate)

@@ -26,11 +26,16 @@ from controller.state.cluster import key_of
 
 
 async def report_fills(ports: Ports, fills: Mapping[str, Fill]) -> None:
-    """Write `readyReplicas` and the `Provisioning` condition of each buffer, if they changed."""
+    """Write `readyReplicas` and the `Provisioning` condition of each buffer, if they changed.
+
+    Buffers with another provisioning strategy belong to other controllers.
+    """
     cluster = ports.cluster
     words = Unplaced(cluster.list(NODE_POOL), cluster.list(EC2_NODE_CLASS))
     templates = {buffer_of(pod): pod.spec for pod in cluster.buffer_pods()}
     for buffer in cluster.list(CAPACITY_BUFFER):
+        if not buffer.spec.is_active:
+            continue
         key = key_of(buffer)
         fill = fills.get(key)
         fact = _fact(buffer, fill, templates.get(key), words)
