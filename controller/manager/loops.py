@@ -202,8 +202,8 @@ class Loop:
             try:
                 pause = await self.reconciler.reconcile(key)
             except Exception as exc:
-                ended("error")
                 self._failures[key] = failures = self._failures.get(key, 0) + 1
+                ended(_result_of(exc, failures))
                 report_failure(exc, failures, self._reported)
                 return back_off(failures)
             self._failures.pop(key, None)
@@ -246,8 +246,8 @@ class Singleton:
                     pause = (await self.rounds.run_once()).total_seconds()
                     failures = 0
                 except Exception as exc:
-                    ended("error")
                     failures += 1
+                    ended(_result_of(exc, failures))
                     report_failure(exc, failures, self._reported)
                     pause = back_off(failures)
             await self._pause(pause, is_failing=failures > 0)
@@ -284,9 +284,19 @@ def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) 
     log.log(level, "%s: %s", message, exc, exc_info=None if is_ours else exc)
 
 
+def _is_conflict(exc: Exception, failures: int) -> bool:
+    """Whether the object changed or was deleted meanwhile, and a retry will probably succeed."""
+    return isinstance(exc, (ConflictError, NotFoundError)) and failures <= CONFLICTS
+
+
+def _result_of(exc: Exception, failures: int) -> str:
+    """Return the result that the metrics count: as in Karpenter, a conflict is not an error."""
+    return "requeue" if _is_conflict(exc, failures) else "error"
+
+
 def _describe_failure(exc: Exception, failures: int) -> tuple[int, str]:
     """Return the log level of a failure and its consequence for the reconciliation."""
-    if isinstance(exc, (ConflictError, NotFoundError)) and failures <= CONFLICTS:
+    if _is_conflict(exc, failures):
         return logging.DEBUG, "conflict: the object changed or was deleted; retrying"
     if isinstance(exc, (UnavailableError, TooManyRequestsError)):
         return logging.WARNING, "the API server is not available; retrying"

@@ -172,7 +172,9 @@ async def test_a_nudge_replaces_a_later_requeue(metrics: Metrics) -> None:
         assert loop._timers == {}
 
 
-async def test_a_failure_is_retried_and_cleared_by_a_success(metrics: Metrics) -> None:
+async def test_a_failure_is_retried_and_a_conflict_is_not_counted_as_an_error(
+    metrics: Metrics,
+) -> None:
     failures = iter([ConflictError("changed", status=409), ValueError("odd"), None])
 
     async def fail(_: str) -> None:
@@ -185,10 +187,10 @@ async def test_a_failure_is_retried_and_cleared_by_a_success(metrics: Metrics) -
         await reconciler.until(3)
         await asyncio.sleep(0)
         assert loop._failures == {}
-    errors = metrics.registry.get_sample_value(
-        "controller_runtime_reconcile_errors_total", {"controller": "x"}
-    )
-    assert errors == 2
+    value = metrics.registry.get_sample_value
+    assert value("controller_runtime_reconcile_errors_total", {"controller": "x"}) == 1
+    counted = {"controller": "x", "result": "requeue"}
+    assert value("controller_runtime_reconcile_total", counted) == 1
 
 
 @pytest.mark.parametrize(
