@@ -55,6 +55,12 @@ class RebootScenario(RepairScenario):
         assert claim is not None
         return claim
 
+    async def annotate_claim(self, name: str, value: str) -> None:
+        """Annotate the NodeClaim of the node."""
+        annotated = {"metadata": {"annotations": {name: value}}}
+        await self.world.api.patch(kinds.NODE_CLAIM, "claim-of-ill", annotated)
+        self.world.see()
+
     def boot(self, boot_id: str) -> None:
         """Make the node report a boot."""
         status = msgspec.structs.replace(self.node.status, node_info=NodeInfo(boot_id=boot_id))
@@ -218,6 +224,45 @@ async def test_a_node_whose_reboot_the_cloud_refuses_is_replaced(
 
     assert scenario.going() == ["ill"]
     assert scenario.counted("karpenter_nodes_reboots_total", result="provider_error") == 1
+
+
+async def test_a_reboot_with_an_invalid_bound_of_the_drain_fails_and_the_node_stays() -> None:
+    scenario = RebootScenario()
+    await scenario.live(1)
+    assert scenario.is_fenced()
+    await scenario.annotate_claim(labels.REBOOT_TERMINATION_GRACE_PERIOD, "soon")
+
+    await scenario.reboots.reconcile("claim-of-ill")
+    scenario.world.see()
+
+    assert scenario.state() == ("False", "RebootFailed")
+    assert not scenario.is_fenced()
+    assert not scenario.going()
+    assert scenario.calls() == 0
+    assert scenario.counted("karpenter_nodes_reboots_total", result="invalid_request") == 1
+    (said,) = await scenario.world.events("RebootFailed")
+    assert said.startswith("invalid reboot request: 'soon' is not a duration")
+
+
+async def test_a_reboot_that_takes_too_long_ends_although_its_annotation_is_invalid() -> None:
+    scenario = RebootScenario()
+    await scenario.until_issued()
+    await scenario.annotate_claim(labels.REBOOT_TERMINATION_GRACE_PERIOD, "soon")
+
+    scenario.world.now += OBSERVATION + timedelta(seconds=1)
+    await scenario.live(1)
+
+    assert scenario.going() == ["ill"]
+
+
+@pytest.mark.parametrize("written", ["yesterday", "2026-11-21T12:00:00", ",,"])
+async def test_an_unreadable_time_of_a_reboot_is_ignored(written: str) -> None:
+    scenario = RebootScenario()
+    await scenario.annotate_claim("joiner.dev/rebooted-at", written)
+
+    await scenario.live(1)
+
+    assert scenario.state() == ("True", "RebootRequested")
 
 
 async def test_after_two_reboots_within_a_day_the_node_is_replaced() -> None:

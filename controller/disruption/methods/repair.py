@@ -122,8 +122,17 @@ def _since(node: Node, claim: NodeClaim | None) -> datetime | None:
 def reboots(claim: NodeClaim, now: datetime) -> list[datetime]:
     """Return when a node was rebooted for repair within `REBOOT_WINDOW`."""
     named = claim.metadata.annotations.get(labels.REBOOTED_AT, "")
-    times = (datetime.fromisoformat(text) for text in filter(None, named.split(",")))
-    return [at for at in times if at > now - REBOOT_WINDOW]
+    times = map(_time, filter(None, named.split(",")))
+    return [at for at in times if at is not None and at > now - REBOOT_WINDOW]
+
+
+def _time(text: str) -> datetime | None:
+    """Return the time in an annotation; None if it is not a time with a time zone."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
 
 
 def diagnosis(

@@ -7,6 +7,7 @@ again is replaced.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -81,13 +82,18 @@ class Reboots(PortUser):
         self, claim: NodeClaim, node: Node, asked: conditions.Condition
     ) -> timedelta | None:
         """Taint and drain the node, and have the cloud reboot it."""
+        try:
+            bound = _drain_bound(claim)
+        except ValueError as error:
+            await self._refuse(claim, node, f"invalid reboot request: {error}")
+            return None
         if not any(taints.are_same(taint, taints.REBOOTING) for taint in node.spec.taints):
             await self._write_taints(node, [*node.spec.taints, taints.REBOOTING])
             return POLL
         before = claim.metadata.annotations.get(labels.REBOOT_PRE_BOOT_ID)
         boot = node.status.node_info.boot_id
         if before is None:
-            if not await self._drain(claim, node, _since(asked)):
+            if not await self._drain(node, bound, _since(asked)):
                 return POLL
             annotated = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: boot}}}
             claim = await apply_patch(self.ports, claim, annotated)
@@ -113,11 +119,8 @@ class Reboots(PortUser):
             return POLL
         return await self._record_reboot(claim, node, asked)
 
-    async def _drain(self, claim: NodeClaim, node: Node, since: datetime) -> bool:
+    async def _drain(self, node: Node, bound: timedelta | None, since: datetime) -> bool:
         """Evict pods, and delete none; returns whether no pod delays the reboot."""
-        bound = durations.parse(
-            claim.metadata.annotations.get(labels.REBOOT_TERMINATION_GRACE_PERIOD)
-        )
         if bound == timedelta(0):
             return True
         now = self.clock()
@@ -204,13 +207,10 @@ class Reboots(PortUser):
         """Replace the node, as repair would have done without a reboot."""
         if node is not None:
             await self._untaint(node)
-        bound = durations.parse(
-            claim.metadata.annotations.get(labels.REBOOT_TERMINATION_GRACE_PERIOD)
-        )
         try:
-            if bound is not None:
-                end = self.clock() + bound
-                await with_drain_until(self.ports, claim, end)
+            with contextlib.suppress(ValueError):  # the NodeClaim's own bound applies
+                if (bound := _drain_bound(claim)) is not None:
+                    await with_drain_until(self.ports, claim, self.clock() + bound)
         except NotFoundError:
             return
         if not await delete(self.api, claim):
@@ -225,6 +225,16 @@ class Reboots(PortUser):
         await self.recorder.publish(claim, "Warning", "RebootFailed", why)
         self._count(claim, result)
 
+    async def _refuse(self, claim: NodeClaim, node: Node, why: str) -> None:
+        """End a reboot that cannot be carried out; the node stays, as in Karpenter.
+
+        Repair requests the reboot again once the condition is no longer tolerated.
+        """
+        await self._untaint(node)
+        await self._end(claim, "RebootFailed", why)
+        await self.recorder.publish(claim, "Warning", "RebootFailed", why)
+        self._count(claim, "invalid_request")
+
     async def _end(self, claim: NodeClaim, reason: str, message: str) -> None:
         without = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: None}}}
         claim = await apply_patch(self.ports, claim, without)
@@ -233,8 +243,9 @@ class Reboots(PortUser):
             "NodeClaim": claim.metadata.name,
             "Node": claim.status.node_name,
             "provider-id": claim.status.provider_id,
+            "why": message,
         }
-        log.info("rebooted instance", extra=fields)
+        log.info("reboot ended", extra=fields)
 
     def _count(self, claim: NodeClaim, result: str) -> None:
         self._tried.pop(claim.metadata.uid, None)
@@ -250,6 +261,16 @@ class Reboots(PortUser):
     async def _write_taints(self, node: Node, every: list[Taint]) -> None:
         patch = {"spec": {"taints": to_wire(every) or None}}
         await apply_patch(self.ports, node, patch)
+
+
+def _drain_bound(claim: NodeClaim) -> timedelta | None:
+    """Return how long the drain before a reboot may take; None without a bound.
+
+    Raises:
+        ValueError: the NodeClaim's annotation is not a duration.
+
+    """
+    return durations.parse(claim.metadata.annotations.get(labels.REBOOT_TERMINATION_GRACE_PERIOD))
 
 
 def _since(condition: conditions.Condition) -> datetime:
