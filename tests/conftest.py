@@ -58,6 +58,9 @@ NEEDED = {
 }
 """What a fixture needs of it."""
 
+SLOW_FOLDERS = ("trace",)
+"""Folders of tests that take seconds each, and would be the last of the unit tests by name."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that runs the consolidation scenario at the size of a real cluster."""
@@ -99,6 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for fixture in NEEDED.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.needs(NEEDED[fixture]))
+        if item.path.parent.name in SLOW_FOLDERS:
+            slow.add(item.path)
         if _needs_control_plane(item):
             slow.add(item.path)
         elif not any(item.get_closest_marker(name) for name in ("needs", "long", "process")):
