@@ -127,7 +127,6 @@ class Measured:
 class _InFlightCommand:
     """A disruption command in progress."""
 
-    move: Move
     leaving: list[Node]
     replacements: list[Node] = field(default_factory=list)
 
@@ -613,7 +612,7 @@ class Simulator:
         for one in leaving:
             one.leaving = True
         self.cluster.revision += 1
-        in_flight = _InFlightCommand(move, leaving, bought)
+        in_flight = _InFlightCommand(leaving, bought)
         self._in_flight.append(in_flight)
         for new, replacement in zip(move.replacements, bought, strict=True):
             self._expect(new.pods, replacement)

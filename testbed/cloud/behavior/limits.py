@@ -180,24 +180,25 @@ def _trust_policy(world: World, call: Call) -> None:
         raise _exceeds("ACLSizePerRole", TRUST_POLICY_SIZE)
 
 
+def _too_many() -> AwsError:
+    message = "The requested resource exceeds the maximum number allowed."
+    return AwsError("LimitExceededException", message)
+
+
 def _targets(world: World, call: Call) -> None:
     bus = backends.events(world.region).event_buses.get(call.get("EventBusName", "default"))
     rule = bus.rules.get(call.get("Rule")) if bus else None
     held = {target.get("Id") for target in (rule.targets if rule else [])}
     wanted = held | {target.get("Id") for target in call.get("Targets", [])}
     if len(wanted) > RULE_TARGETS:
-        raise AwsError(
-            "LimitExceededException", "The requested resource exceeds the maximum number allowed."
-        )
+        raise _too_many()
 
 
 def _rules(world: World, call: Call) -> None:
     bus = backends.events(world.region).event_buses.get(call.get("EventBusName", "default"))
     rules = bus.rules if bus else {}
     if len(rules) >= RULES_OF_A_BUS and call.get("Name") not in rules:
-        raise AwsError(
-            "LimitExceededException", "The requested resource exceeds the maximum number allowed."
-        )
+        raise _too_many()
 
 
 def _queue(world: World, call: Call) -> None:

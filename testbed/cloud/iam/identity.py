@@ -184,7 +184,9 @@ def _require_trust(
 # ---------------------------------------------------------------- STS
 
 
-def _credentials(session: Session, assumed: Any) -> dict[str, Any]:
+def _credentials(world: World, call: Call, assumed: Any) -> dict[str, Any]:
+    lifetime = timedelta(seconds=int(call.get("DurationSeconds", 3600)))
+    session = open_session(world, assumed, name=call.require("RoleSessionName"), lifetime=lifetime)
     return {
         "Credentials": {
             "AccessKeyId": session.access_key,
@@ -198,10 +200,6 @@ def _credentials(session: Session, assumed: Any) -> dict[str, Any]:
         },
         "PackedPolicySize": 6,
     }
-
-
-def _lifetime(call: Call) -> timedelta:
-    return timedelta(seconds=int(call.get("DurationSeconds", 3600)))
 
 
 @operation("sts", "AssumeRoleWithWebIdentity")
@@ -227,11 +225,8 @@ def assume_role_with_web_identity(world: World, call: Call) -> Mapping[str, Any]
         f"{host}:aud": [audiences] if isinstance(audiences, str) else list(audiences),
     }
     _require_trust(assumed, "sts:AssumeRoleWithWebIdentity", {"Federated": provider}, context)
-    session = open_session(
-        world, assumed, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
-    )
     return {
-        **_credentials(session, assumed),
+        **_credentials(world, call, assumed),
         "SubjectFromWebIdentityToken": account.subject,
         "Provider": provider,
         "Audience": WEB_IDENTITY_AUDIENCE,
@@ -245,10 +240,7 @@ def assume_role(world: World, call: Call) -> Mapping[str, Any]:
     session = world.sessions.get(call.access_key or "")
     if session is not None:
         _require_trust(assumed, "sts:AssumeRole", {"AWS": session.role_arn}, {})
-    opened = open_session(
-        world, assumed, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
-    )
-    return _credentials(opened, assumed)
+    return _credentials(world, call, assumed)
 
 
 @operation("sts", "GetCallerIdentity")
