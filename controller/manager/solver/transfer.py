@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -117,10 +117,10 @@ class ClusterReceiver:
 def _group(
     objects: Iterable[_Object], name_of: Callable[[_Object], str]
 ) -> dict[str, tuple[_Object, ...]]:
-    groups: dict[str, list[_Object]] = {}
-    for each in objects:
-        groups.setdefault(name_of(each), []).append(each)
-    return {name: tuple(group) for name, group in groups.items()}
+    groups: dict[str, tuple[_Object, ...]] = {}
+    for name, some in groupby(objects, name_of):  # a snapshot has them by node already
+        groups[name] = (*groups.get(name, ()), *some)
+    return groups
 
 
 def _flatten(groups: _Groups[_Object]) -> tuple[_Object, ...]:
