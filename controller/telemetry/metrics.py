@@ -14,6 +14,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 import prometheus_client
@@ -378,14 +379,14 @@ class Metrics:
             nonlocal result
             result = how
 
-        self._active.labels(controller).inc()
+        self._active_of(controller).inc()
         began = time.perf_counter()
         try:
             yield set_result
         finally:
-            self._reconcile_time.labels(controller).observe(time.perf_counter() - began)
-            self._active.labels(controller).dec()
-            self._reconciles.labels(controller, result).inc()
+            self._reconcile_time_of(controller).observe(time.perf_counter() - began)
+            self._active_of(controller).dec()
+            self._reconciles_of(controller, result).inc()
             if result == "error":
                 self._reconcile_errors.labels(controller).inc()
 
@@ -395,15 +396,15 @@ class Metrics:
 
     def record_enqueue(self, controller: str, depth: int, *, retried: bool = False) -> None:
         """Count a key added to a queue, and set the queue's depth."""
-        self._queue_adds.labels(controller, controller).inc()
-        self._queue_depth.labels(controller, controller).set(depth)
+        self._queue_adds_of(controller, controller).inc()
+        self._queue_depth_of(controller, controller).set(depth)
         if retried:
             self._queue_retries.labels(controller, controller).inc()
 
     def record_dequeue(self, controller: str, depth: int, waited: float) -> None:
         """Observe how many seconds a key waited in a queue, and set the queue's depth."""
-        self._queue_depth.labels(controller, controller).set(depth)
-        self._queue_wait.labels(controller, controller).observe(waited)
+        self._queue_depth_of(controller, controller).set(depth)
+        self._queue_wait_of(controller, controller).observe(waited)
 
     def record_request(self, method: str, status: int) -> None:
         """Count a request to the API server by HTTP status; 0 means no response."""
@@ -724,6 +725,13 @@ class Metrics:
             "How long objects waited in work queues, in seconds.", *queue,
             buckets=(0.001, 0.01, 0.1, 1, 10, 100),
         )  # fmt: skip
+        # Each reconciliation needs these, and `labels` takes a lock and checks the values.
+        self._active_of = cache(self._active.labels)
+        self._reconciles_of = cache(self._reconciles.labels)
+        self._reconcile_time_of = cache(self._reconcile_time.labels)
+        self._queue_adds_of = cache(self._queue_adds.labels)
+        self._queue_depth_of = cache(self._queue_depth.labels)
+        self._queue_wait_of = cache(self._queue_wait.labels)
         self._requests = counter(
             "client_go_request_total",
             "Requests to the API server by HTTP status code.",
