@@ -26,10 +26,11 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodeclaim import INITIALIZED, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch, shared_launch
 from controller.apis.kinds import Kind, T
+from controller.apis.kubernetes.conditions import is_true
 from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
@@ -154,6 +155,7 @@ class Cluster:
         self._claims_by_provider_id = Index(kinds.NODE_CLAIM, lambda c: c.status.provider_id)
         self._claims_by_instance = Index(kinds.NODE_CLAIM, _instance_id)
         self._claims_by_pool = Index(kinds.NODE_CLAIM, node_pool_of)
+        self._opening_claims = Index(kinds.NODE_CLAIM, _pool_of_opening)
         self._claims_by_class = Index(kinds.NODE_CLAIM, lambda c: c.spec.node_class_ref.name)
         self._claims_by_launch = Index(kinds.NODE_CLAIM, _launch_of)
         self._attachments = Index(kinds.VOLUME_ATTACHMENT, lambda a: a.spec.node_name)
@@ -166,6 +168,7 @@ class Cluster:
             self._claims_by_provider_id,
             self._claims_by_instance,
             self._claims_by_pool,
+            self._opening_claims,
             self._claims_by_class,
             self._claims_by_launch,
             self._attachments,
@@ -397,6 +400,10 @@ class Cluster:
     def claims_of(self, node_pool: str) -> tuple[NodeClaim, ...]:
         """Return the NodeClaims of a pool, sorted by name."""
         return self._claims_by_pool.sorted_by_name(node_pool)
+
+    def opening_claims_of(self, node_pool: str) -> Collection[NodeClaim]:
+        """Return a pool's NodeClaims that are neither initialized nor being deleted."""
+        return self._opening_claims.of(node_pool)
 
     def claims_of_class(self, node_class: str) -> tuple[NodeClaim, ...]:
         """Return the NodeClaims that refer to an EC2NodeClass, sorted by name."""
@@ -765,6 +772,11 @@ def _group_of(kind: Kind[Any], value: Any) -> str:
     if kind == kinds.NODE:
         return value.spec.provider_id or f"node/{key_of(value)}"
     return value.status.provider_id or f"claim/{key_of(value)}"
+
+
+def _pool_of_opening(claim: NodeClaim) -> str:
+    is_open = claim.metadata.is_deleting or is_true(claim.status.conditions, INITIALIZED)
+    return "" if is_open else node_pool_of(claim)
 
 
 def _launch_of(claim: NodeClaim) -> str:

@@ -92,6 +92,21 @@ async def test_a_change_of_the_cluster_appears_without_a_reload(
         await page.until("document.getElementById('totals').innerText.includes('$123.45')")
 
 
+async def test_a_scale_up_shows_how_many_nodes_are_not_ready(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    async with open_page(feed) as page:
+        await page.until("document.body.dataset.version")
+        assert feed.page is not None
+        first, second, *others = feed.page["nodes"]
+        growing = [{**first, "state": "launching"}, {**second, "state": "registered"}, *others]
+        feed.page = {**feed.page, "nodes": growing}
+        feed.announce()
+
+        shown = "1 launching, 1 registered"
+        await page.until(f"document.getElementById('totals').innerText.includes('{shown}')")
+
+
 async def test_a_change_keeps_what_the_user_expanded(open_page: OpenPage, feed: Feed) -> None:
     async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
@@ -128,6 +143,7 @@ async def test_a_node_is_opened_and_its_drain_simulated_with_the_keyboard_only(
 
         name = said.split(",")[0]
         assert await page.text("#detail-title") == name
+        assert "expires" in await page.text("#detail")
         assert await page.value("document.activeElement.id") == "detail"
         while await page.value("document.activeElement.className") != "main":
             await page.press("Tab")

@@ -104,6 +104,22 @@ async def test_top_shows_the_cost_and_every_node(app: Top, page: Content, plan: 
         assert "disrupt: Underutilized" in screen(pilot)[1]
 
 
+async def test_a_scale_up_shows_how_many_nodes_are_not_ready(page: Content) -> None:
+    first = page["nodes"][0]
+    states = ["launching"] * 6 + ["registered"] * 2 + ["terminating"] + ["ready"] * 20
+    nodes = [{**first, "name": f"node-{number}", "state": state, "pool": "one"}
+             for number, state in enumerate(states)]  # fmt: skip
+    growing = {**page, "nodes": nodes}
+    app = Top(Feed(page=growing), lambda _: [])
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause()
+
+        unready = f"{len(nodes)}{{}} (6 launching, 2 registered, 1 terminating)"
+        assert f"nodes {unready.format('')}" in text(pilot, "#head")
+        await pilot.press("g")
+        assert f"NodePool one: {unready.format(' nodes')}" in screen(pilot)[1]
+
+
 async def test_nodes_are_grouped_sorted_and_filtered(app: Top, page: Content) -> None:
     first, *_, last = sorted({node["pool"] for node in page["nodes"]})
     async with app.run_test(size=SIZE) as pilot:

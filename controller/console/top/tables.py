@@ -6,7 +6,7 @@ apart from the order of the nodes.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,6 +26,9 @@ TITLES: Mapping[str, str] = {
     "cpu": "CPU",
     "memory": "memory",
 }
+
+STATES = ("launching", "registered", "terminating")
+"""The states of nodes that are not ready, in the order in which a node has them."""
 
 HOURS_A_MONTH = 730
 
@@ -250,7 +253,7 @@ def _group_lines(nodes: Sequence[Content], key: str) -> list[Content | str]:
         cost = sum(node["price"] for node in members)
         cpu, memory = (_total(members, resource) for resource in ("cpu", "memory"))
         lines.append(
-            f"{TITLES[key]} {name or '-'}: {len(members)} nodes, ${cost:.2f}/h, "
+            f"{TITLES[key]} {name or '-'}: {len(members)} nodes{_unready(members)}, ${cost:.2f}/h, "
             f"CPU {cpu:.0%}, memory {memory:.0%}"
         )
         lines += members
@@ -371,13 +374,20 @@ def headline(page: Content, plan: Content | None) -> str:
         if bound:
             parts.append(f"gap {page['cost'] / bound - 1:.0%}")
     parts += [
-        f"nodes {len(page['nodes'])}",
+        f"nodes {len(page['nodes'])}{_unready(page['nodes'])}",
         f"pods {page['pods']}",
         f"pending {len(page['pendingPods'])}",
         f"CPU {_share(page['cpu']):.0%}",
         f"memory {_share(page['memory']):.0%}",
     ]
     return " · ".join(parts)
+
+
+def _unready(nodes: Sequence[Content]) -> str:
+    """Return how many nodes are in each state but ready, in parentheses; empty if all are ready."""
+    counts = Counter(node["state"] for node in nodes)
+    parts = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def age(now: datetime | None, created: str) -> str:

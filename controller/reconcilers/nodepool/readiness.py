@@ -38,6 +38,7 @@ from controller.constraints.requirements import read
 from controller.disruption.budgets import budget_faults
 from controller.options import GATE_DISABLED, gate_disabled
 from controller.reconcilers.newnodes.supply import requirement_mismatch
+from controller.reconcilers.nodepool.scaleups import ScaleUps
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import update_hashes
 from controller.reconcilers.writing import apply_patch
@@ -82,16 +83,22 @@ class Readiness(PortUser):
     """Whether the feature gate ReservedCapacity is on."""
 
     _matched: dict[str, _Match] = field(default_factory=dict, init=False)
+    _scale_ups: ScaleUps = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_scale_ups", ScaleUps(self.ports))
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Update the pool's status; returns when to check again, None to wait for an event."""
         pool = self.cluster.get(NODE_POOL, name)
         if pool is None:
             self.registrations.forget(name)
+            self._scale_ups.forget(name)
             self._matched.pop(name, None)
             return None
         if pool.metadata.is_deleting:
             return None
+        await self._scale_ups.report(pool)
         await self._report_invalid(pool)
         pool = await self._retry(await self._hash(pool))
         node_class = self._node_class(pool)

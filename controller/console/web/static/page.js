@@ -141,7 +141,7 @@ function totals(page, plan) {
     ["Cost", dollars(page.cost), "/h"],
     ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : "/h"],
     ["Gap", bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : bound === 0 ? "none" : "…", bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo` : ""],
-    ["Nodes", page.nodes.length.toLocaleString("en"), ""],
+    ["Nodes", page.nodes.length.toLocaleString("en"), unready(page.nodes)],
     ["Pods", page.pods.toLocaleString("en"), ""],
     ["Pending", page.pendingPods.length.toLocaleString("en"), ""],
     ...(page.unpriced ? [["Without price", page.unpriced.toLocaleString("en"), page.unpriced === 1 ? "node" : "nodes"]] : []),
@@ -150,6 +150,14 @@ function totals(page, plan) {
     el("div", {}, el("dt", {}, name), el("dd", {}, `${percent(pair)} %`,
       el("meter", { min: 0, max: pair[1] || 1, value: pair[0], "aria-hidden": "true" }))));
   byId("totals").replaceChildren(...facts, ...meters);
+}
+
+const STATES = ["launching", "registered", "terminating"];
+
+/** Return how many nodes are in each state but ready; empty if all are ready. */
+function unready(nodes) {
+  return STATES.map((state) => [nodes.filter((node) => node.state === state).length, state])
+    .filter(([count]) => count).map(([count, state]) => `${count.toLocaleString("en")} ${state}`).join(", ");
 }
 
 function going() {
@@ -237,7 +245,7 @@ function open(name) {
   if (!node) return;
   const facts = [
     ["NodePool", node.pool || "not managed"], ["type", node.type], ["zone", node.zone], ["capacity", node.capacityType],
-    ["age", age(node.created, content.page.time)], ["cost", `${node.price.toFixed(4)} $/h`],
+    ["age", age(node.created, content.page.time)], ["expires", clock(node.expires)], ["cost", `${node.price.toFixed(4)} $/h`],
     ["CPU", `${node.cpu[0].toFixed(1)} of ${node.cpu[1].toFixed(1)} cores`], ["memory", `${node.memory[0].toFixed(1)} of ${node.memory[1].toFixed(1)} GiB`],
   ];
   panel.replaceChildren(
