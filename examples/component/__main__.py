@@ -74,7 +74,7 @@ joiner = Joiner(
         cluster=target,
         image=settings.require("image"),
         namespace=namespace.metadata["name"],
-        settings={"FEATURE_GATES": "SpotToSpotConsolidation=true"},
+        settings={"BATCH_IDLE_DURATION": "2s"},
         tags={"team": "platform"},
         node_pools=[*default_manifests(), manifest(NODE_POOL, arm)],
     ),

@@ -54,6 +54,9 @@ DERIVED = {
 }
 """Settings of the controller that the program derives from the stack setting named here."""
 
+SPOT_TO_SPOT = "SpotToSpotConsolidation"
+"""The feature gate that a stack turns on, unless its FEATURE_GATES name it."""
+
 
 def contradictions(config: StackConfig) -> Iterator[str]:
     """Yield an error for each setting that conflicts with others, or cannot be used as it is.
@@ -358,8 +361,9 @@ def derived_settings(
 def require_options(settings: Mapping[str, str]) -> Options:
     """Return the controller's options from the stack's `settings`.
 
-    The options in `DERIVED` do not have their real values: the cluster's name is a placeholder, the
-    others have their defaults. `derived_settings` returns the real values.
+    The feature gate `SPOT_TO_SPOT` is on, unless they name it. The options in `DERIVED` do not have
+    their real values: the cluster's name is a placeholder, the others have their defaults.
+    `derived_settings` returns the real values.
 
     Raises:
         ConfigError: settings are unknown, invalid or in `DERIVED`; lists all of them.
@@ -389,7 +393,11 @@ def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
 
 def _options(settings: Mapping[str, str]) -> Options:
     # Options require a cluster name; the program sets the real one with the others of DERIVED.
-    return Options.parse([], {**settings, "CLUSTER_NAME": "any"})
+    options = Options.parse([], {**settings, "CLUSTER_NAME": "any"})
+    if f"{SPOT_TO_SPOT}=" in settings.get("FEATURE_GATES", ""):
+        return options
+    gates = dataclasses.replace(options.feature_gates, spot_to_spot_consolidation=True)
+    return dataclasses.replace(options, feature_gates=gates)
 
 
 def _unusable_tags(tags: Mapping[str, Any]) -> Iterator[str]:

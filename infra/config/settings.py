@@ -131,7 +131,8 @@ class InstallationSettings:
 
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the controller, by environment variable. Example: `pulumi config set --path
-    joiner:settings.BATCH_IDLE_DURATION 2s`."""
+    joiner:settings.BATCH_IDLE_DURATION 2s`. The feature gate SpotToSpotConsolidation is on, unless
+    FEATURE_GATES names it."""
 
     identity: Identity = "pod-identity"
     """How the controller's pods assume their IAM role: EKS Pod Identity, or IRSA (OIDC). Fargate

@@ -18,7 +18,7 @@ import pulumi
 import yaml
 
 from controller.options import SETTINGS, FeatureGates, Options, text_of
-from infra.config.checks import derived_settings
+from infra.config.checks import SPOT_TO_SPOT, derived_settings, require_options
 from infra.config.forms import Wire
 from infra.config.settings import StackConfig
 from infra.deployment.controller import ObjectsArgs, Rule, cluster_rules, environment, objects
@@ -61,7 +61,8 @@ name: {DEFAULTS.name}
 replicas: {DEFAULTS.replicas}
 cpu: "{DEFAULTS.cpu}"
 memory: {DEFAULTS.memory}
-# Settings of the controller by environment variable, such as BATCH_IDLE_DURATION: 2s.
+# Settings of the controller by environment variable, such as BATCH_IDLE_DURATION: 2s. The feature
+# gate {SPOT_TO_SPOT} is on, unless FEATURE_GATES names it.
 settings: {{}}
 # More environment variables of the container, such as HTTPS_PROXY.
 env: {{}}
@@ -88,6 +89,7 @@ def plain() -> str:
         **named,
         image="${IMAGE}",
         role_arn="${CONTROLLER_ROLE_ARN}",
+        options=replace(require_options({}), cluster_name=""),
         environment=_derived_environment(PLACEHOLDERS, **named),
     )
     return HEAD + "---\n".join(_yaml(wire) for _, wire in objects(args))
@@ -272,6 +274,11 @@ def _environment(found: re.Match[str]) -> str:
     lines = [
         "env:",
         f"{{{{- $env := merge (dict {pairs}) .Values.env .Values.settings }}}}",
+        '{{- $gates := toString (get $env "FEATURE_GATES") }}',
+        f'{{{{- if not (contains "{SPOT_TO_SPOT}=" $gates) }}}}',
+        f'{{{{- $gates = trimSuffix "," (printf "{SPOT_TO_SPOT}=true,%s" $gates) }}}}',
+        '{{- $_ := set $env "FEATURE_GATES" $gates }}',
+        "{{- end }}",
         "{{- range $name, $value := $env }}",
         "- name: {{ $name }}",
         "  value: {{ $value | quote }}",

@@ -28,7 +28,6 @@ from testbed.progress import Terminal
 from testbed.region.testbed import Testbed
 
 SETTINGS = {
-    "FEATURE_GATES": "SpotToSpotConsolidation=true",
     "DISRUPTION_EVICTION_PRICE": "0.00001",
     "DISRUPTION_COOL_DOWN": "1s",
 }

@@ -39,6 +39,22 @@ def test_the_controller_gets_the_settings_of_the_stack() -> None:
     assert options.feature_gates.node_repair
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_on"),
+    [
+        ("{}", True),
+        ('{"FEATURE_GATES": "NodeRepair=true"}', True),
+        ('{"FEATURE_GATES": "NodeRepair=true,SpotToSpotConsolidation=false"}', False),
+    ],
+)
+def test_a_stack_replaces_spot_nodes_by_spot_nodes_unless_it_turns_that_off(
+    settings: str, is_on: bool
+) -> None:
+    options = require_options(parse(ENOUGH | {"settings": settings}).settings)
+
+    assert options.feature_gates.spot_to_spot_consolidation == is_on
+
+
 def test_lists_and_maps_are_parsed_as_pulumi_writes_them() -> None:
     config = parse(
         ENOUGH
