@@ -219,8 +219,10 @@ class Study:
             self._feed.error = f"the cluster cannot be evaluated: {error}"
         else:
             self._placements = plan.pop("placements")
-            pending = content.pending_groups(page["pendingPods"], self._placements)
-            self._feed.page = {**page, "pending": pending}
+            # The cluster may have been read again during the evaluation.
+            newest = self._feed.page or page
+            pending = content.pending_groups(newest["pendingPods"], self._placements)
+            self._feed.page = {**newest, "pending": pending}
             self._feed.plan = plan
             # Without any price, as before they are read, the cost is unknown and not 0.
             if not page["nodes"] or page["unpriced"] < len(page["nodes"]):

@@ -262,6 +262,26 @@ async def test_the_page_keeps_its_time_while_the_api_server_does_not_answer(
     assert feed.error == "the API server does not answer"
 
 
+async def test_a_cluster_that_is_read_during_an_evaluation_stays_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, feed = tmp_path / "world.json", Feed()
+    recorded(path, nodes=2)
+    study = Study(Source(world=path), feed)
+    await study.read()
+
+    async def evaluated(*_: object) -> dict[str, Any]:
+        recorded(path, nodes=8)
+        await study.read()
+        return {"placements": {}, "lowerBound": 0.0}
+
+    monkeypatch.setattr(study, "_call", evaluated)
+    await study.evaluate()
+
+    assert feed.page is not None
+    assert len(feed.page["nodes"]) == len(json.loads(path.read_text())["nodes"])
+
+
 async def test_the_page_reports_a_world_that_cannot_be_read(tmp_path: Path) -> None:
     feed = Feed()
     async with studied(Source(world=tmp_path / "missing.json", interval=None), feed):
