@@ -34,6 +34,7 @@ from controller.aws.provider import AWSCloudProvider
 from controller.kube import decoding, watching
 from controller.manager.cloud.metered import MeteredCloud
 from controller.manager.cloud.overlaid import OverlaidCloud
+from controller.manager.solver import solving
 from controller.manager.solver.solving import TimedSolve, WorldSolver
 from controller.manager.watches import Watches
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
@@ -228,8 +229,10 @@ class Scenario:
 
 
 async def test_a_cpu_request_passes_only_these_modules_and_is_read_once(
-    provider: AWSCloudProvider, region: Region
+    provider: AWSCloudProvider, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A cluster that this process has received would be in the way of other tests of solvers.
+    monkeypatch.setattr(solving, "_CACHES", solving._Caches())
     scenario = Scenario(provider)
     world = scenario.world
     world.seed(await ready(provider), make_nodepool())
