@@ -38,6 +38,17 @@ class CommandError(Exception):
     """The command cannot run; the message says what to change."""
 
 
+class Output(Console):
+    """Standard output, to which text is written as it is."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(markup=False, emoji=False, width=width)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that rich caught; rich would end the process with exit code 1."""
+        raise BrokenPipeError
+
+
 def add_world(parser: argparse.ArgumentParser) -> None:
     """Add the positional argument for a recorded world, and the time limit."""
     parser.add_argument(
@@ -269,7 +280,7 @@ def write_tables(tables: Iterable[Table], *, before: str = "", after: str = "") 
     If standard output is not a terminal, columns are not cut and nothing is coloured.
     """
     width = None if sys.stdout.isatty() else UNBOUNDED
-    console = Console(markup=False, emoji=False, width=width)
+    console = Output(width)
     if before:
         console.print(before, highlight=False)
     for table in tables:

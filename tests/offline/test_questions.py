@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -16,7 +17,7 @@ import yaml
 
 from bench.parity import worlds
 from bench.parity.worlds import node_pool
-from controller.__main__ import main
+from controller.__main__ import UNREAD, main
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -161,6 +162,26 @@ def test_a_full_disk_is_reported_without_a_traceback(file: Path, output: str) ->
         )
     assert ended.returncode == 2
     assert ended.stderr == "cannot write standard output: No space left on device\n"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_reader_that_ends_first_does_not_look_like_an_unschedulable_pod(
+    file: Path, output: str
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        ended = subprocess.run(
+            [sys.executable, "-m", "controller", "solve", str(file), "-o", output],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=CHECKOUT,
+            check=False,
+        )
+    assert ended.returncode == UNREAD
+    assert ended.stderr == ""
 
 
 def test_explain_names_what_prevents_scheduling(
