@@ -86,8 +86,9 @@ FINALIZED: tuple[Kind[Any], ...] = (
 """Kinds whose objects no longer exist once they are being deleted without a finalizer."""
 
 JOINED_AT_ONCE = 200
-"""The number of changed nodes at which each is joined with its NodeClaim before a query needs it.
-The first list contains thousands of nodes, which one query should not have to join."""
+"""The number of changed nodes at which each is joined with its NodeClaim, or with its running pods,
+before a query needs it. Thousands of nodes change in the first list, or between two snapshots, and
+one query should not have to join them all."""
 
 CLOSED = "closed"
 """The index group of nodes that accept no pods yet."""
@@ -175,6 +176,7 @@ class Cluster:
         )
         self._replicas_of: Counter[str] = Counter()
         self._running_on: dict[str, tuple[Pod, ...]] = {}
+        self._changed_pods_on: set[str] = set()
         self._nodes_by_instance: dict[str, tuple[StateNode, ...]] = {}
         self._sorted_nodes: list[_Entry] = []
         self._changed_instances: set[str] = set()
@@ -584,7 +586,7 @@ class Cluster:
         frozen._pods_by_node = self._pods_by_node.copy()
         frozen._claims_by_provider_id = self._claims_by_provider_id.copy()
         frozen._changed_instances = set()
-        frozen._running_on = {}
+        frozen._running_on, frozen._changed_pods_on = {}, set()
         frozen._nodes_by_instance = self._nodes_by_instance.copy()
         frozen._sorted_nodes = self._sorted_nodes.copy()
         frozen._leaving = self._leaving.copy()
@@ -625,11 +627,18 @@ class Cluster:
 
         The pods of a node are cached until one of them changes.
         """
-        for name in self._pods_by_node.groups() - self._running_on.keys():
-            pods = self._pods_by_node.of(name)
-            self._running_on[name] = tuple(pod for pod in pods if not is_terminal(pod))
+        self._join_running_pods()
         names = sorted(self._running_on)
         return tuple(chain.from_iterable(self._running_on[name] for name in names))
+
+    def _join_running_pods(self) -> None:
+        """Find the running pods of the nodes whose pods changed since the last call."""
+        for name in self._changed_pods_on:
+            pods = self._pods_by_node.of(name)
+            self._running_on[name] = tuple([pod for pod in pods if not is_terminal(pod)])
+            if not self._running_on[name]:
+                del self._running_on[name]
+        self._changed_pods_on.clear()
 
     def _is_still_nominated(self, pod: Pod) -> bool:
         known = self.get(kinds.POD, pod.metadata.name, pod.metadata.namespace)
@@ -683,6 +692,7 @@ class Cluster:
         if len(self._changed_instances) >= JOINED_AT_ONCE:
             self._join_changes()
         if kind == kinds.POD:
+            self._record_pod_change(value)
             self._count_replica(value, 1)
 
     def _unindex(self, kind: Kind[Any], key: str, value: Any) -> None:
@@ -690,11 +700,18 @@ class Cluster:
             index.discard(key, value)
         self._record_instance_change(kind, value)
         if kind == kinds.POD:
+            self._record_pod_change(value)
             self._count_replica(value, -1)
+
+    def _record_pod_change(self, pod: Pod) -> None:
+        """Record that the pods of a node changed, or that a pod of none did."""
+        if pod.spec.node_name:
+            self._changed_pods_on.add(pod.spec.node_name)
+        if len(self._changed_pods_on) >= JOINED_AT_ONCE and kinds.POD in self._synced:
+            self._join_running_pods()
 
     def _count_replica(self, pod: Pod, change: int) -> None:
         """Count a pod for its owners, unless it is terminal or terminating."""
-        self._running_on.pop(pod.spec.node_name, None)
         if pod.metadata.is_deleting or is_terminal(pod):
             return
         for owner in pod.metadata.owner_references:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -17,7 +18,7 @@ from controller.apis.kubernetes.workloads import (
     Namespace,
 )
 from controller.apiserver.port import Change
-from controller.state.cluster import Cluster
+from controller.state.cluster import JOINED_AT_ONCE, Cluster
 from tests.builders import CLASS, changed, make_budget, make_node, make_nodeclaim, make_pod
 from tests.builders.fields import true
 
@@ -345,3 +346,19 @@ def test_disruption_decides_again_when_a_resize_changes_what_a_pod_takes(cluster
         kinds.POD,
         make_pod("web", cpu="3", node="n1", conditions=[*true("Ready"), *refused], status=growing),
     )
+
+
+def test_a_snapshot_has_the_running_pods_after_changes_on_many_nodes(cluster: Cluster) -> None:
+    names = [f"n{number:03}" for number in range(JOINED_AT_ONCE + 1)]
+    pods = [make_pod(f"on-{name}", node=name, uid=f"uid-{name}") for name in names]
+    cluster.apply(kinds.POD, Change("RESET"))
+    add(cluster, kinds.POD, *pods)
+    cluster.apply(kinds.POD, Change("SYNCED"))
+
+    for pod in pods[:-1]:
+        status = msgspec.structs.replace(pod.status, phase="Succeeded")
+        cluster.observe(kinds.POD, msgspec.structs.replace(pod, status=status))
+
+    assert cluster.snapshot({}, (), now=NOW).pods == (pods[-1],)
+    cluster.apply(kinds.POD, Change("DELETED", pods[-1]))
+    assert cluster.snapshot({}, (), now=NOW).pods == ()
