@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from controller.apis import labels
 from controller.disruption.advice.adoption import outside, simulate_drain, translate_labels
-from controller.disruption.advice.advising import Question
+from controller.disruption.advice.advising import Question, advise
 from controller.disruption.advice.nodepools import (
     allow_values,
     labelled_copy_edit,
@@ -20,17 +20,20 @@ from controller.disruption.advice.replay import at_next_recording
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
 from tests.builders import (
+    by_hostname,
     make_node,
     make_nodepool,
     make_pod,
     make_snapshot,
     make_types,
     needs,
+    spread,
     taint,
 )
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 TYPES = make_types(2, 4, 8, capacity_types=(labels.ON_DEMAND, labels.SPOT))
+WEB = {"app": "web"}
 GROUP = {"eks.amazonaws.com/nodegroup": "workers"}
 
 
@@ -138,6 +141,32 @@ def test_a_forecast_ends_when_no_command_saves() -> None:
     assert steady.cost < 4 * TYPES[2].offerings[0].price
     assert again.cost == steady.cost
     assert again.evictions == 0
+
+
+def test_two_rules_that_each_keep_pods_apart_are_one_obstacle() -> None:
+    nodes = [worker(f"node-{number}", size=2) for number in range(8)]
+    known = problem(*nodes)
+    apart = [
+        make_pod(
+            f"web-{number}",
+            node=state.name,
+            owner="ReplicaSet",
+            labels=WEB,
+            anti_affinity=[by_hostname(WEB)],
+            spreads=[spread(WEB, labels.HOSTNAME)],
+        )
+        for number, state in enumerate(nodes)
+    ]
+    question = Question(
+        problem=replace(known, snapshot=replace(known.snapshot, pods=tuple(apart))),
+        leaving=outside(known),
+    )
+
+    advice = advise(question, steady=question.forecast(), most=40, expired=lambda: False)
+
+    saving = {found.obstacle.kind for found in advice.findings if found.saving > 0}
+    assert "AntiAffinityAndSpread" in saving
+    assert not saving & {"AntiAffinity", "TopologySpread"}
 
 
 def test_a_requirement_is_widened_by_the_values_that_are_used() -> None:

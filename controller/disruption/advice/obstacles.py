@@ -216,6 +216,20 @@ def _placement_rules(reading: _Reading) -> Iterator[Obstacle]:
                 made=_on_pods(pods, workloads.without_strict_spreads),
                 weight=reading.weight(pods),
             )
+        if apart is not None and (
+            both := sorted(
+                {term.topology_key for term in apart.required}
+                & {each.topology_key for each in strict}
+            )
+        ):
+            # Each of them prevents what the other does, so that neither alone has a price.
+            yield Obstacle(
+                kind="AntiAffinityAndSpread",
+                what=f"required anti-affinity and topology spread of {name} over {', '.join(both)}",
+                change="make both preferred: ScheduleAnyway instead of DoNotSchedule",
+                made=_on_pods(pods, workloads.without_strict_separation),
+                weight=reading.weight(pods),
+            )
 
 
 def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obstacle]:

@@ -66,6 +66,11 @@ def without_strict_spreads(pod: Pod) -> Pod:
     return with_fields(pod, "spec", topology_spread_constraints=left)
 
 
+def without_strict_separation(pod: Pod) -> Pod:
+    """Return a copy of the pod without required anti-affinity and without strict spreads."""
+    return without_strict_spreads(without_anti_affinity(pod))
+
+
 def is_strict(spread: TopologySpreadConstraint) -> bool:
     """Whether a topology spread constraint has `DoNotSchedule`."""
     return spread.when_unsatisfiable == "DoNotSchedule"
