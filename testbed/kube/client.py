@@ -56,6 +56,9 @@ class UnprocessableError(KubernetesError):
     """The object violates its schema."""
 
 
+TRANSIENT = (KubernetesError, aiohttp.ClientError, TimeoutError)
+"""What a caller that runs forever reports, and tries again."""
+
 _ERRORS: Mapping[int, type[KubernetesError]] = {
     404: NotFoundError,
     409: ConflictError,

@@ -1,4 +1,4 @@
-"""Parser for kubeconfigs: the API server, its CA, and the client's credentials."""
+"""Kubeconfigs, read and written: the API server, its CA, and the client's credentials."""
 
 from __future__ import annotations
 
@@ -63,6 +63,25 @@ class Kubeconfig:
                 pem.flush()
                 context.load_cert_chain(pem.name)
         return context
+
+
+def make_kubeconfig(
+    name: str, server: str, certificate_authority: bytes, user: Mapping[str, str], **context: str
+) -> str:
+    """Return a kubeconfig of one context, `name`; `context` holds further fields of it."""
+    authority = base64.b64encode(certificate_authority).decode()
+    cluster = {"server": server, "certificate-authority-data": authority}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name, **context}}],
+        },
+        sort_keys=False,
+    )
 
 
 def _find_entry(document: Mapping[str, Any], kind: str, name: str | None) -> Mapping[str, Any]:

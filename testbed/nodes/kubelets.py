@@ -29,11 +29,11 @@ import aiohttp
 import yaml
 
 from testbed.kube.client import (
+    TRANSIENT,
     Change,
     ChangeType,
     ConflictError,
     KubeClient,
-    KubernetesError,
     NotFoundError,
     Object,
     Patch,
@@ -57,7 +57,6 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 20
 RETRY_SECONDS = 1.0
-TRANSIENT = (KubernetesError, aiohttp.ClientError, TimeoutError)
 NODE_GROUPS = frozenset({"system:bootstrappers", "system:nodes"})
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODES = "/api/v1/nodes"

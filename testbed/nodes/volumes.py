@@ -14,9 +14,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.kube.client import ChangeType, ConflictError, KubeClient, NotFoundError, Object
+from testbed.kube.client import (
+    TRANSIENT,
+    ChangeType,
+    ConflictError,
+    KubeClient,
+    NotFoundError,
+    Object,
+)
 from testbed.kube.kubeconfig import Kubeconfig
-from testbed.nodes.kubelets import NODES, RETRY_SECONDS, TRANSIENT, instance_id_of
+from testbed.nodes.kubelets import NODES, RETRY_SECONDS, instance_id_of
 from testbed.processes.background import Background
 
 log = logging.getLogger(__name__)

@@ -26,6 +26,7 @@ from typing import Any, Self
 import requests
 import yaml
 
+from testbed.kube.kubeconfig import make_kubeconfig
 from testbed.processes import binaries, owned
 from testbed.processes.ports import free_ports
 from testbed.progress import SILENCE, Progress
@@ -135,7 +136,7 @@ class Cluster:
     @property
     def ca_data(self) -> str:
         """The certificate authority of the API server: base64-encoded PEM, as in EKS."""
-        return base64.b64encode(self._pki("ca.crt").read_bytes()).decode()
+        return self._base64_of("ca.crt")
 
     @property
     def serving_certificate(self) -> tuple[Path, Path]:
@@ -328,35 +329,16 @@ class Cluster:
 
     def _write_kubeconfig(self) -> None:
         """Write a self-contained kubeconfig; kwokctl's own refers to files of the cluster."""
-
-        def inline(name: str) -> str:
-            return base64.b64encode(self._pki(name).read_bytes()).decode()
-
-        written = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": self.name,
-            "clusters": [
-                {
-                    "name": self.name,
-                    "cluster": {"server": self.server, "certificate-authority-data": self.ca_data},
-                }
-            ],
-            "users": [
-                {
-                    "name": "admin",
-                    "user": {
-                        "client-certificate-data": inline("admin.crt"),
-                        "client-key-data": inline("admin.key"),
-                    },
-                }
-            ],
-            "contexts": [
-                {"name": self.name, "context": {"cluster": self.name, "user": "admin"}},
-            ],
+        user = {
+            "client-certificate-data": self._base64_of("admin.crt"),
+            "client-key-data": self._base64_of("admin.key"),
         }
+        authority = self._pki("ca.crt").read_bytes()
         self.kubeconfig.touch(mode=0o600)
-        self.kubeconfig.write_text(yaml.safe_dump(written, sort_keys=False))
+        self.kubeconfig.write_text(make_kubeconfig(self.name, self.server, authority, user))
+
+    def _base64_of(self, name: str) -> str:
+        return base64.b64encode(self._pki(name).read_bytes()).decode()
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS

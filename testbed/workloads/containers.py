@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from testbed.kube.client import KubernetesError, Object
+from testbed.kube.client import TRANSIENT, Object
 from testbed.processes import owned
 from testbed.workloads.environment import ConfigurationError, expand
 from testbed.workloads.probes import Target, require_supported
@@ -147,7 +147,7 @@ class Container:
             try:
                 require_supported(self.spec)
                 return await self.environment(self.spec)
-            except (ConfigurationError, KubernetesError, aiohttp.ClientError, TimeoutError) as exc:
+            except (ConfigurationError, *TRANSIENT) as exc:
                 waiting = {"reason": "CreateContainerConfigError", "message": str(exc)}
                 self._set_state({"waiting": waiting})
                 await self._pause(CONFIGURATION_RETRY_SECONDS)

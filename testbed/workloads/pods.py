@@ -11,25 +11,18 @@ from pathlib import Path
 
 import aiohttp
 
-from testbed.kube.client import (
-    ConflictError,
-    KubeClient,
-    KubernetesError,
-    NotFoundError,
-    Object,
-    Patch,
-)
+from testbed.kube.client import TRANSIENT, ConflictError, KubeClient, NotFoundError, Object, Patch
+from testbed.kube.kubeconfig import make_kubeconfig
 from testbed.workloads.addresses import AddressBlock
 from testbed.workloads.containers import Container, Place, timestamp
 from testbed.workloads.environment import Surroundings, resolve
 from testbed.workloads.podidentity import AGENT
-from testbed.workloads.tokens import TokenFile, pod_kubeconfig, write_atomically
+from testbed.workloads.tokens import TokenFile, write_atomically
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 SETTLE_SECONDS = 2.0  # for a container that was stopped while it waited for the API server
-TRANSIENT = (KubernetesError, aiohttp.ClientError, TimeoutError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,10 +231,13 @@ class Pod:
     async def _mount_token(self) -> str:
         token = TokenFile(path=self._directory / "tokens" / "kubernetes")
         await self._project(token)
-        kubeconfig = self._directory / "kubeconfig"
-        content = pod_kubeconfig(self.host.kube.kubeconfig, token.path, self.namespace)
-        write_atomically(kubeconfig, content)
-        return str(kubeconfig)
+        path = self._directory / "kubeconfig"
+        cluster = self.host.kube.kubeconfig
+        user = {"tokenFile": str(token.path)}
+        authority = cluster.certificate_authority
+        content = make_kubeconfig("pod", cluster.server, authority, user, namespace=self.namespace)
+        write_atomically(path, content)
+        return str(path)
 
     async def _project_tokens(self) -> None:
         """Fetch the tokens in the pod's volumes for audiences other than the API server."""

@@ -8,16 +8,7 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import aiohttp
-
-from testbed.kube.client import (
-    ConflictError,
-    KubeClient,
-    KubernetesError,
-    NotFoundError,
-    Object,
-    Patch,
-)
+from testbed.kube.client import TRANSIENT, ConflictError, KubeClient, NotFoundError, Object, Patch
 from testbed.processes import binaries
 from testbed.workloads.containers import timestamp
 
@@ -139,7 +130,7 @@ class SystemNode:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
                 await self._report_ready(kube)
-            except (KubernetesError, aiohttp.ClientError, TimeoutError) as exc:
+            except TRANSIENT as exc:
                 log.warning("node %s missed a heartbeat: %s", self.name, exc)
 
     async def _report_ready(self, kube: KubeClient) -> None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import aiohttp
-import yaml
-
-from testbed.kube.client import KubeClient, KubernetesError, Object
-from testbed.kube.kubeconfig import Kubeconfig
+from testbed.kube.client import TRANSIENT, KubeClient, Object
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +56,7 @@ class TokenFile:
             await asyncio.sleep(due)
             try:
                 due = await self.write(kube, pod)
-            except (KubernetesError, aiohttp.ClientError, TimeoutError) as exc:
+            except TRANSIENT as exc:
                 log.warning("token %s was not renewed: %s", self.path, exc)
                 due = RETRY_SECONDS
 
@@ -73,33 +68,3 @@ def write_atomically(path: Path, text: str) -> None:
     written.touch(mode=0o600)
     written.write_text(text)
     written.replace(path)
-
-
-def pod_kubeconfig(server: Kubeconfig, token: Path, namespace: str) -> str:
-    """Return a kubeconfig that authenticates as the pod's service account."""
-    authority = base64.b64encode(server.certificate_authority).decode()
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "pod",
-            "clusters": [
-                {
-                    "name": "testbed",
-                    "cluster": {"server": server.server, "certificate-authority-data": authority},
-                }
-            ],
-            "users": [{"name": "service-account", "user": {"tokenFile": str(token)}}],
-            "contexts": [
-                {
-                    "name": "pod",
-                    "context": {
-                        "cluster": "testbed",
-                        "user": "service-account",
-                        "namespace": namespace,
-                    },
-                }
-            ],
-        },
-        sort_keys=False,
-    )

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.state.tokens import ClusterReviewer, TokenRefusedError
+from testbed.kube.kubeconfig import make_kubeconfig
 from tests.testbed.cloud.builders import token
 from tests.testbed.cloud.conftest import Aws, eventually
 
@@ -140,18 +140,7 @@ def api_server(status: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any
 
 def kubeconfig(directory: Path, server: str) -> Path:
     path = directory / f"kubeconfig-{os.getpid()}"
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "current-context": "testbed",
-                "contexts": [
-                    {"name": "testbed", "context": {"cluster": "testbed", "user": "admin"}}
-                ],
-                "clusters": [{"name": "testbed", "cluster": {"server": server}}],
-                "users": [{"name": "admin", "user": {"token": "of-the-admin"}}],
-            }
-        )
-    )
+    path.write_text(make_kubeconfig("testbed", server, b"", {"token": "of-the-admin"}))
     return path
 
 
