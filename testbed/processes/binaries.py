@@ -681,8 +681,8 @@ def _lines(output: IO[str] | None) -> Iterator[str]:
         yield line
 
 
-def _tail(lines: Iterable[str], count: int = 15) -> str:
-    return "\n".join([line for line in lines if line.strip()][-count:])
+def _tail(lines: Iterable[str]) -> str:
+    return "\n".join([line for line in lines if line.strip()][-15:])
 
 
 def _require_linux() -> None:

@@ -26,7 +26,6 @@ import brotli
 from testbed import environment
 from testbed.processes import owned
 from testbed.processes.binaries import BinaryUnavailableError, pip_install
-from testbed.progress import SILENCE, Progress
 
 VERSION = "153.0.0"
 PACKAGE = f"@sparticuz/chromium@{VERSION}"
@@ -62,7 +61,7 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 START_SECONDS = 60.0
 
 
-def ensure(*, progress: Progress = SILENCE) -> Path:
+def ensure() -> Path:
     """Return the directory with Chromium; download it if it is not cached.
 
     Raises:
@@ -78,12 +77,8 @@ def ensure(*, progress: Progress = SILENCE) -> Path:
     with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            with (
-                progress.stage(f"downloading Chromium {VERSION}"),
-                owned.temporary_directory(
-                    folder.with_name(f".{folder.name}.{os.getpid()}")
-                ) as workplace,
-            ):
+            place = folder.with_name(f".{folder.name}.{os.getpid()}")
+            with owned.temporary_directory(place) as workplace:
                 _unpack(_download(workplace), workplace / "chromium")
                 (workplace / "chromium").rename(folder)
     return folder
@@ -136,14 +131,14 @@ def _unpack(package: bytes, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(*, progress: Progress = SILENCE) -> Iterator[str]:
+def running() -> Iterator[str]:
     """Run Chromium within the context; yield the address of its DevTools, as `http://…`.
 
     Raises:
         BinaryUnavailableError: it cannot be provided, or does not start.
 
     """
-    folder = ensure(progress=progress)
+    folder = ensure()
     profile = Path(tempfile.mkdtemp(prefix="joiner-chromium-"))
     (profile / "fonts.conf").write_text(FONTS.format(folder=folder, profile=profile))
     environ = {

@@ -74,13 +74,13 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
     return sorted(identities)
 
 
-def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SECONDS) -> None:
+def await_end(processes: Mapping[int, str | None]) -> None:
     """Wait until `processes` (ID → `identity`), which are stopping, are gone and their ports free.
 
-    Waits at most `seconds`, and leaves a process that does not stop to `end_all`. `end_all` may not
-    find a process that is exiting, because it may have lost the environment with the marker.
+    Waits at most `GRACE_SECONDS`, and leaves a process that does not stop to `end_all`, which may
+    not find one that is exiting, because it may have lost the environment with the marker.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + GRACE_SECONDS
     while any(known and identity(pid) == known for pid, known in processes.items()):
         if time.monotonic() > deadline:
             return
@@ -154,13 +154,13 @@ class Process:
                 start_new_session=True,
             )
 
-    def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    def stop(self) -> None:
         """Stop the process: SIGTERM, then SIGKILL. Does nothing if it does not run."""
         if self.running is None:
             return
         self.running.terminate()
         try:
-            self.running.wait(grace_seconds)
+            self.running.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.running.kill()
             self.running.wait()

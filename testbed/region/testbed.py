@@ -84,10 +84,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return owned.identity(self.owner_pid) == self.owner
 
 
-def state_directory(name: str = "default", *, checkout: Path = CHECKOUT) -> Path:
-    """Return the directory of a testbed, by name and checkout; two checkouts never share one."""
-    place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
-    return cache_directory() / "testbeds" / f"{checkout.name}-{place}-{name}"
+def state_directory(name: str) -> Path:
+    """Return the directory of a testbed, by name; two checkouts never share one."""
+    place = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:8]
+    return cache_directory() / "testbeds" / f"{CHECKOUT.name}-{place}-{name}"
 
 
 def read_state(directory: Path) -> State | None:

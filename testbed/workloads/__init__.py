@@ -4,7 +4,7 @@ The testbed runs what `pulumi up` deploys. Every container of a pod on a system 
 process. It is started from the pod spec and treated as a kubelet would: environment, projected
 tokens, probes, restarts with back-off, graceful stop. The container's surroundings are emulated:
 
-* Images are not used. `python` is the given interpreter. The working directory and PYTHONPATH
+* Images are not used. `python` is the testbed's interpreter. The working directory and PYTHONPATH
   are the checkout. A container without a command counts as running and has no process.
 * The pod network is loopback. Each pod has its own address in 127.0.0.0/8, which it gets as
   BIND_ADDRESS. There are no Service addresses and no DNS.

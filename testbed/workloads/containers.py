@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,7 +44,6 @@ class Place:
     directory: Path  # the container's own; marks its processes
     log: Path
     working_directory: Path
-    python: Path
     address: str
     session: aiohttp.ClientSession
 
@@ -160,7 +160,7 @@ class Container:
         return self._local([expand(word, environment) for word in words])
 
     def _local(self, words: Sequence[str]) -> list[str]:
-        program = str(self.place.python) if words[0] in ("python", "python3") else words[0]
+        program = sys.executable if words[0] in ("python", "python3") else words[0]
         return [program, *words[1:]]
 
     async def _run_once(self, command: list[str], environment: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,6 @@ class Host:
     pods_directory: Path
     logs_directory: Path
     checkout: Path
-    python: Path
     cloud_url: str
     region: str
 
@@ -141,7 +141,6 @@ class Pod:
             directory=directory,
             log=log_file(self.host.logs_directory, self.namespace, self.name, str(spec["name"])),
             working_directory=self.host.checkout,
-            python=self.host.python,
             address=self._address,
             session=self.host.session,
         )
@@ -201,7 +200,7 @@ class Pod:
         server = self.host.kube.kubeconfig.server
         address, _, port = server.partition("://")[2].rpartition(":")
         given = {
-            "PATH": f"{self.host.python.parent}:/usr/local/bin:/usr/bin:/bin",
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self._directory),
             "HOSTNAME": self.name,
             "PYTHONPATH": str(self.host.checkout),

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,8 +30,8 @@ class Workloads(Background):
 
     `directory` is for this object alone. The processes that this object starts are identified by
     the directory, and their output is in its folder `logs`. Pods run in `checkout` and use the
-    interpreter `python`. `start` returns once the nodes are ready and their pods are known. `stop`
-    ends every process; Nodes and Pods stay as they are.
+    interpreter of this process. `start` returns once the nodes are ready and their pods are known.
+    `stop` ends every process; Nodes and Pods stay as they are.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class Workloads(Background):
         directory: Path,
         *,
         checkout: Path,
-        python: Path = Path(sys.executable),
         cluster_name: str = "joiner",
         region: str = "us-west-2",
         node_count: int = 2,
@@ -51,7 +49,6 @@ class Workloads(Background):
         self._cloud_url = cloud_url.rstrip("/")
         self._directory = directory.absolute()
         self._checkout = checkout.absolute()
-        self._python = python
         self._cluster_name = cluster_name
         self._region = region
         self._node_count = node_count
@@ -63,19 +60,17 @@ class Workloads(Background):
         """The directory of the containers' output; it remains after `stop`."""
         return self._directory / "logs"
 
-    def logs(self, pod: str, *, namespace: str = "default", container: str | None = None) -> str:
-        """Return the output of a pod, or of one of its containers, so far or after its end."""
-        pattern = log_file(self.logs_directory, namespace, pod, container or "*").name
+    def logs(self, pod: str, *, namespace: str = "default") -> str:
+        """Return the output of a pod, so far or after its end."""
+        pattern = log_file(self.logs_directory, namespace, pod, "*").name
         files = sorted(self.logs_directory.glob(pattern))
         return "".join(file.read_text(errors="replace") for file in files)
 
-    def kill(
-        self, pod: str, *, namespace: str = "kube-system", number: signal.Signals = signal.SIGKILL
-    ) -> int:
-        """Send a signal to the main process of each container of a pod; return the number sent."""
-        return self.call(self._kill(pod, namespace, number))
+    def kill(self, pod: str, *, namespace: str) -> int:
+        """Kill the main process of each container of a pod; return their number."""
+        return self.call(self._kill(pod, namespace))
 
-    async def _kill(self, name: str, namespace: str, number: signal.Signals) -> int:
+    async def _kill(self, name: str, namespace: str) -> int:
         containers = [
             container
             for pod in self._pods.values()
@@ -84,7 +79,7 @@ class Workloads(Background):
             if container.is_running
         ]
         for container in containers:
-            container.send(number)
+            container.send(signal.SIGKILL)
         return len(containers)
 
     async def _main(self, ready: Callable[[], None]) -> None:
@@ -125,7 +120,6 @@ class Workloads(Background):
             pods_directory=pods_directory,
             logs_directory=self.logs_directory,
             checkout=self._checkout,
-            python=self._python,
             cloud_url=self._cloud_url,
             region=self._region,
         )

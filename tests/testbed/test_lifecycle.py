@@ -32,7 +32,7 @@ class Shell:
 
     @property
     def directory(self) -> Path:
-        return self.cache / "testbeds" / state_directory().name
+        return self.cache / "testbeds" / state_directory("default").name
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
