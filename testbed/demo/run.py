@@ -125,4 +125,6 @@ def _print(console: Console, summary: Summary, seconds: float) -> None:
     for step in summary.steps:
         table.add_row(f"  {step.title}", f"{step.seconds:.1f} s")
     table.add_row("in all", f"{seconds:.1f} s")
+    differing = ", ".join(f"{name}={value}" for name, value in SETTINGS.items())
+    table.add_row("settings unlike the defaults", differing)
     console.print(table)
