@@ -484,7 +484,7 @@ def main(life: type[Run], program: str, description: str | None) -> int:
     """Play the seeds of the command line as runs of class `life`, and return the exit code.
 
     Prints the findings. `program` and `description` are for the text of `--help`: the name of the
-    command, and what it does.
+    module that `python -m` runs, and what it does.
     """
     parser = make_parser(program, description)
     add_seeds(parser, "1-20")

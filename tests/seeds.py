@@ -13,5 +13,6 @@ def seeds(few: Iterable[int], *, of: Iterable[int]) -> list[Any]:
 
     `make unit` replays the few; `make test` and CI replay all.
     """
-    quick = set(few)
-    return [seed if seed in quick else pytest.param(seed, marks=pytest.mark.long) for seed in of]
+    quick, every = set(few), list(of)
+    assert quick <= set(every), "the unit tests replay some of all seeds"
+    return [seed if seed in quick else pytest.param(seed, marks=pytest.mark.long) for seed in every]

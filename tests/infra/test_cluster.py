@@ -414,7 +414,7 @@ def test_a_cluster_that_an_interrupted_up_did_not_record_is_named_with_the_remed
         ({"vpcCidr": "8.8.0.0/16"}, "private network"),
         ({"vpcCidr": "10.0.0.7/16"}, "private network"),
         ({"vpcCidr": "10.0.0.0/24"}, "/16 to /20"),
-        ({"platformStack": "prod"}, "manages only NodePools"),
+        ({"platformStack": "prod"}, "unset one of the two settings"),
         ({"nodeAccess": "aws-auth"}, "does not read aws-auth: .* EC2_LINUX"),
         ({"nodeAccess": "aws-auth-windows"}, "does not read aws-auth: .* EC2_WINDOWS"),
         ({"podIdentityAgent": "create"}, "installs the agent itself"),
