@@ -121,7 +121,8 @@ class FeatureGates:
     """Launches into capacity reservations first, because they are already paid for."""
 
     spot_to_spot_consolidation: bool = False
-    """Replaces spot nodes with cheaper spot nodes. Off by default: EC2 may reclaim these sooner."""
+    """Replaces spot nodes with cheaper spot nodes. Off by default: EC2 may reclaim these sooner.
+    Stacks, the chart and the manifests turn it on."""
 
     node_overlay: bool = False
     """Applies NodeOverlays to the prices and the capacity of instance types."""
