@@ -189,6 +189,9 @@ OF_DEFAULT_NODE_POOL = ("instanceProfileName", "instanceProfiles", "settings")
 """More settings that apply to it if it creates the default NodePool: they decide how the
 EC2NodeClass names the role."""
 
+OF_DEFAULT_NODE_CLASS = "ISOLATED_VPC"
+"""The one name in `settings` that decides it too."""
+
 
 def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[str]:
     """Yield an error for each setting that has no effect because of another setting.
@@ -204,6 +207,9 @@ def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[st
             f"manages only NodePools, because {PROJECT}:platformStack is set"
         )
         needed = {key: elsewhere for key in KEYS if key not in applied}
+        if with_default:
+            for name in sorted(config.settings.keys() - {OF_DEFAULT_NODE_CLASS}):
+                yield f"{PROJECT}:settings: {name} cannot be set here: it applies only {elsewhere}"
     elif config.cluster == "existing":
         needed = dict.fromkeys(ONLY_WITH_CREATE, f"with {PROJECT}:cluster='create'")
     else:

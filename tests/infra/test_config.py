@@ -265,15 +265,24 @@ def test_an_unknown_feature_gate_does_not_stop_the_stack(
     assert warned == ["joiner:settings: FEATURE_GATES: unknown feature gate GateOfLater is ignored"]
 
 
-def test_a_stack_with_only_node_pools_needs_no_image() -> None:
-    without = {key: value for key, value in ENOUGH.items() if key != "image"}
-
-    assert parse(without | {"platformStack": "organization/joiner/platform"}).platform_stack
-
-
 POOLS_ONLY = {key: text for key, text in ENOUGH.items() if key != "image"} | {
     "platformStack": "prod"
 }
+
+
+def test_a_stack_with_only_node_pools_needs_no_image() -> None:
+    assert parse(POOLS_ONLY | {"platformStack": "organization/joiner/platform"}).platform_stack
+
+
+def test_a_stack_with_only_the_default_node_pool_refuses_settings_that_do_not_concern_it() -> None:
+    settings = '{"ISOLATED_VPC": "true", "BATCH_IDLE_DURATION": "2s"}'
+
+    with pytest.raises(ConfigError) as refused:
+        parse(POOLS_ONLY | {"settings": settings})
+
+    (problem,) = refused.value.problems
+    assert problem.startswith("joiner:settings: BATCH_IDLE_DURATION cannot be set here")
+    assert "in the stack that installs the controller, prod" in problem
 
 
 @pytest.mark.parametrize(
