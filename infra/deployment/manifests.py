@@ -274,7 +274,7 @@ def _environment(found: re.Match[str]) -> str:
     lines = [
         "env:",
         f"{{{{- $env := merge (dict {pairs}) .Values.env .Values.settings }}}}",
-        '{{- $gates := toString (get $env "FEATURE_GATES") }}',
+        '{{- $gates := toString (get $env "FEATURE_GATES" | default "") }}',
         f'{{{{- if not (contains "{SPOT_TO_SPOT}=" $gates) }}}}',
         f'{{{{- $gates = trimSuffix "," (printf "{SPOT_TO_SPOT}=true,%s" $gates) }}}}',
         '{{- $_ := set $env "FEATURE_GATES" $gates }}',
