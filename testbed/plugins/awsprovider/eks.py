@@ -16,10 +16,24 @@ ADDON_POLL_SECONDS: Final = 0.5
 
 
 class EksResource(Resource):
-    """A cluster or a resource in one; the ID has the values of `keys`, with colons between."""
+    """A cluster or a resource in one."""
 
     service = "eks"
     is_taggable = True
+
+    def change_tags_at(self, arn: str, old: Bag, new: Bag) -> None:
+        """Change the tags of the resource `arn` from those of old inputs to those of new ones."""
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.tag_resource(resourceArn=arn, tags=tags),
+            untag=lambda keys: self.api.untag_resource(resourceArn=arn, tagKeys=keys),
+        )
+
+
+class DescribedResource(EksResource):
+    """A resource that EKS describes by `keys`; its ID has their values, with colons between."""
+
     noun: ClassVar[str]
     """The resource type in the names of EKS's operations, such as `access_entry`."""
     answer: ClassVar[str]
@@ -45,17 +59,8 @@ class EksResource(Resource):
     def delete(self, identity: str, state: Bag) -> None:
         getattr(self.api, f"delete_{self.noun}")(**self.place(identity))
 
-    def change_tags_at(self, arn: str, old: Bag, new: Bag) -> None:
-        """Change the tags of the resource `arn` from those of old inputs to those of new ones."""
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: self.api.tag_resource(resourceArn=arn, tags=tags),
-            untag=lambda keys: self.api.untag_resource(resourceArn=arn, tagKeys=keys),
-        )
 
-
-class AccessEntry(EksResource):
+class AccessEntry(DescribedResource):
     """`aws.eks.AccessEntry`."""
 
     token = "aws:eks/accessEntry:AccessEntry"
@@ -104,8 +109,7 @@ class AccessPolicyAssociation(EksResource):
     is_taggable = False
     fixed = ("clusterName", "principalArn", "policyArn", "accessScope")
     computed = ("associatedAt", "modifiedAt")
-
-    keys = ("clusterName", "principalArn", "policyArn")
+    keys: Final = ("clusterName", "principalArn", "policyArn")
 
     def place(self, identity: str) -> dict[str, str]:
         return dict(zip(self.keys, identity.split("#"), strict=True))
@@ -130,9 +134,6 @@ class AccessPolicyAssociation(EksResource):
                         "modifiedAt": str(one["modifiedAt"]),
                     }
         return None
-
-    def update(self, identity: str, old: Bag, new: Bag) -> None:
-        Resource.update(self, identity, old, new)
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.disassociate_access_policy(**self.place(identity))
@@ -181,7 +182,7 @@ class PodIdentityAssociation(EksResource):
         self.api.delete_pod_identity_association(**self._place(identity, state))
 
 
-class Addon(EksResource):
+class Addon(DescribedResource):
     """`aws.eks.Addon`."""
 
     token = "aws:eks/addon:Addon"

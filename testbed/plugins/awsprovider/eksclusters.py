@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from testbed.plugins.awsprovider.eks import EksResource
+from testbed.plugins.awsprovider.eks import DescribedResource
 from testbed.plugins.awsprovider.networks import wait
 from testbed.plugins.awsprovider.resourcetype import api_arguments
 from testbed.plugins.awsprovider.session import unless_gone
 from testbed.plugins.codec import Bag
 
 
-class SlowEksResource(EksResource):
+class SlowEksResource(DescribedResource):
     """A resource that EKS creates and deletes while its status says so."""
 
     def _status(self, identity: str) -> str | None:
