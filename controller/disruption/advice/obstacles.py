@@ -372,7 +372,7 @@ def _settings(reading: _Reading) -> Iterator[Obstacle]:
         yield Obstacle(
             kind="SpotToSpot",
             what="spot nodes are not replaced by cheaper spot nodes",
-            change="add SpotToSpotConsolidation=true to FEATURE_GATES",
+            change="set SpotToSpotConsolidation=true in FEATURE_GATES",
             made=_spot_to_spot,
             weight=cost,
         )

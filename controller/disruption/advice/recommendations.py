@@ -269,7 +269,7 @@ def _sufficient_changes(question: Question, lifted: DisruptionProblem) -> Iterat
         )
     if not question.problem.settings.spot_to_spot:
         yield Change(
-            "add SpotToSpotConsolidation=true to FEATURE_GATES",
+            "set SpotToSpotConsolidation=true in FEATURE_GATES",
             lambda problem: replace(problem, settings=replace(problem.settings, spot_to_spot=True)),
         )
     yield from _prices(question, lifted)
