@@ -604,8 +604,9 @@ def ignored_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
 
 MISSPELT = 0.9
-"""How similar to the name of a setting the name of an environment variable is, if it is a mistake.
-Variables that Kubernetes sets, such as KARPENTER_SERVICE_HOST, are less similar to any."""
+"""The least similarity, from 0 to 1, at which the name of an environment variable is taken for a
+misspelling of a setting. Variables that Kubernetes sets, such as KARPENTER_SERVICE_HOST, are less
+similar to every setting."""
 
 
 def misspelt_settings(environ: Mapping[str, str]) -> list[str]:

@@ -16,8 +16,9 @@ from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.nodes import Node
 
 SIMILAR = 0.85
-"""How similar a misspelt word is at least, from 0 to 1. Group and kind of other providers of
-Karpenter, such as `karpenter.k8s.gcp` and `GCENodeClass`, are less similar to Joiner's."""
+"""The least similarity, from 0 to 1, at which a word is taken for a misspelling of another one.
+Group and kind of other providers of Karpenter, such as `karpenter.k8s.gcp` and `GCENodeClass`, are
+less similar to Joiner's."""
 
 
 def is_ours(value: KubernetesObject) -> bool:

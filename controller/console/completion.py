@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="joiner completion",
         description="Print a script that completes the command line of joiner. For bash: "
         'eval "$(joiner completion bash)". For fish: joiner completion fish | source. For zsh: '
-        "joiner completion zsh > a file _joiner in a folder of $fpath.",
+        "write the output of joiner completion zsh to a file _joiner in a folder of $fpath.",
     )
     parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     return parser

@@ -23,8 +23,8 @@ SOFT_SHARE = 0.9
 CHECK_SECONDS = 10.0
 
 LISTED_OBJECTS = 50_000
-"""How many more objects exist before a garbage collection while the cluster is listed; more than a
-page of pods has before equal parts are shared. Usually it is 700."""
+"""Number of new objects after which garbage is collected while the cluster is listed. It exceeds
+the number of objects in one page of pods. Python's default is 700."""
 
 MMAP_THRESHOLD = 128 * 1024
 """Size in bytes from which an allocation is returned to the system as soon as it is freed."""
@@ -90,10 +90,10 @@ def _freeze(phase: str, collected: Mapping[str, int]) -> None:
 
 
 async def collect_seldom(until: Awaitable[None]) -> None:
-    """Let garbage collections be seldom until the awaited end of the first lists.
+    """Make garbage collections rare until the first lists end; `until` waits for that.
 
-    The objects of a page exist for milliseconds, and have no reference cycles. Collections scan
-    them several times, for a fifth of the time of the lists.
+    The objects of a page exist for milliseconds, and have no reference cycles. Collections would
+    scan them several times, which takes a fifth of the time of the lists.
     """
     usual = gc.get_threshold()
     gc.set_threshold(LISTED_OBJECTS, *usual[1:])

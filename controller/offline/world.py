@@ -321,8 +321,9 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
 def effective(of: Objects) -> tuple[Objects, list[str]]:
     """Return the objects without those that the controller ignores, and why it ignores each.
 
-    These are invalid NodeOverlays, and CapacityBuffers whose pods cannot be resolved. In a cluster,
-    the message of a condition of the object says why.
+    These are invalid NodeOverlays, and CapacityBuffers whose pods cannot be resolved or which
+    another controller provisions. In a cluster, the message of a condition of the object says why,
+    except for buffers of other controllers.
     """
     find = _finder(of)
     overlays = [(overlay, _fault_in_overlay(overlay)) for overlay in of(NodeOverlay)]

@@ -704,7 +704,7 @@ class Cluster:
             self._count_replica(value, -1)
 
     def _record_pod_change(self, pod: Pod) -> None:
-        """Record that the pods of a node changed, or that a pod of none did."""
+        """Record that the pods of a pod's node changed; a pod without a node changes none."""
         if pod.spec.node_name:
             self._changed_pods_on.add(pod.spec.node_name)
         if len(self._changed_pods_on) >= JOINED_AT_ONCE and kinds.POD in self._synced:
@@ -792,8 +792,9 @@ def _group_of(kind: Kind[Any], value: Any) -> str:
 
 
 def _pool_of_opening(claim: NodeClaim) -> str:
-    is_open = claim.metadata.is_deleting or is_true(claim.status.conditions, INITIALIZED)
-    return "" if is_open else node_pool_of(claim)
+    if claim.metadata.is_deleting or is_true(claim.status.conditions, INITIALIZED):
+        return ""
+    return node_pool_of(claim)
 
 
 def _launch_of(claim: NodeClaim) -> str:

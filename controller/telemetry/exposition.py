@@ -24,7 +24,7 @@ AT_ONCE = 5_000
 """Number of series that are encoded together."""
 
 GZIP = zlib.MAX_WBITS | 16
-"""The format of `zlib.compressobj` with the header of gzip."""
+"""The argument `wbits` of `zlib.compressobj` for the format gzip."""
 
 
 Series = tuple[tuple[str, ...], float]
@@ -34,7 +34,8 @@ Series = tuple[tuple[str, ...], float]
 class ObjectGauge(GaugeMetricFamily):
     """A gauge with a series for each object, and with at least one label.
 
-    `read` returns the series of so many objects that they are not all kept at once.
+    `read` returns further series. It is called whenever they are needed, so that the series of
+    many objects are not all in memory at once.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ObjectGauge(GaugeMetricFamily):
 
 
 class _Series:
-    """The series that were added, and then those that are read."""
+    """The series that were added, followed by those that `read` returns."""
 
     def __init__(self, read: Callable[[], Iterable[Series]]) -> None:
         self.added: list[Series] = []

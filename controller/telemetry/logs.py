@@ -58,7 +58,8 @@ def about(controller: str, key: str = "") -> Iterator[None]:
 def _reconcile_id() -> str:
     """Return a random UUID, without the system call of `uuid4`.
 
-    A call releases the interpreter, and the event loop would wait to get it back from a thread.
+    A system call releases Python's global interpreter lock. If another thread then takes it, the
+    event loop waits.
     """
     return str(uuid.UUID(int=random.getrandbits(128), version=4))
 

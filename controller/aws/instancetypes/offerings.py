@@ -166,9 +166,9 @@ class _Merged:
 class InstanceTypes:
     """Returns instance types with offerings, cached until an input changes.
 
-    There are none until the instance types are described. `offers_reserved` is the feature gate
-    ReservedCapacity. While it is off, the status of an EC2NodeClass may still have the reservations
-    that were found while it was on.
+    It returns none until EC2 has described the instance types. `offers_reserved` is the feature
+    gate ReservedCapacity. While it is off, the status of an EC2NodeClass may still have the
+    reservations that were found while it was on.
     """
 
     idle = 900.0

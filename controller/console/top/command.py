@@ -112,8 +112,9 @@ def _use_terminal() -> None:
 def _end_without_terminal(app: Top) -> None:
     """End the application once its terminal is gone.
 
-    A process that the terminal does not control gets no SIGHUP then, and Textual would read the end
-    of its input again and again. A thread waits for that: an event loop cannot wait for it alone.
+    If the terminal does not control the process, the process then gets no SIGHUP, and Textual
+    would read the end of its input again and again. A thread waits for the end of the terminal,
+    because an event loop that waits for it also wakes up for each key.
     """
     loop = asyncio.get_running_loop()
     terminal = select.poll()

@@ -222,7 +222,7 @@ def _placement_rules(reading: _Reading) -> Iterator[Obstacle]:
                 & {each.topology_key for each in strict}
             )
         ):
-            # Each of them prevents what the other does, so that neither alone has a price.
+            # Either rule alone keeps the pods apart: relaxing only one of them saves nothing.
             yield Obstacle(
                 kind="AntiAffinityAndSpread",
                 what=f"required anti-affinity and topology spread of {name} over {', '.join(both)}",

@@ -66,11 +66,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a node is repaired: of the conditions that decide how, the one that was due first.
+    """Why and how a node is repaired.
 
-    `due` is the time from which the first of all its conditions was not tolerated. `drain_bound` is
-    the shortest time that a policy gives the drain, None if no policy limits it.
-    `reboots`: the node is rebooted, and replaced only if the reboot fails.
+    `condition` is the unhealthy condition that was due first. If some of them require a
+    replacement, it is the first of those. `due` is the time from which the first of all unhealthy
+    conditions was not tolerated. `drain_bound` is the shortest time that a policy gives the drain,
+    None if no policy limits it. `reboots`: the node is rebooted, and replaced only if the reboot
+    fails.
     """
 
     condition: Condition

@@ -1,8 +1,8 @@
-"""Sends the nodes and running pods of a cluster to a solver's process, each of them once.
+"""Sends the nodes and running pods of a cluster to a solver's process, and then only changes.
 
 Between two requests, few of thousands of nodes and tens of thousands of pods change. The process
 keeps them, so that it has one cluster in memory instead of one for each request. The controller
-remembers what it sent as the mirror's own objects, node by node, and sends only differences.
+keeps references to the objects that it sent, by node, and sends only those that are new or changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ _name_of = attrgetter("name")
 
 
 class _Change(msgspec.Struct, Generic[_Object], frozen=True, array_like=True):
-    """The objects of one node: `order` has indices into those sent before, followed by `new`."""
+    """The objects that one node has now.
+
+    `order` has an index for each of them: into the node's objects before the change, followed by
+    `new`. It is empty if the node has none any more.
+    """
 
     name: str
     order: Sequence[int]
@@ -39,7 +43,10 @@ class _Change(msgspec.Struct, Generic[_Object], frozen=True, array_like=True):
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Some changes. Batch 0 follows after nothing: the process forgets what it has."""
+    """Changes of some nodes.
+
+    `number` is the number of earlier batches. The process forgets all it has before batch 0.
+    """
 
     number: int
     nodes: Sequence[_Change[StateNode]] = ()
@@ -51,7 +58,7 @@ class ClusterSender:
     """Tracks which nodes and pods one process has received."""
 
     sent: int = 0
-    """The number of batches so far; the process can complete requests after this many."""
+    """The number of batches so far; a process that has received fewer cannot answer requests."""
 
     _nodes: _Groups[StateNode] = field(default_factory=dict)
     _pods: _Groups[Pod] = field(default_factory=dict)
@@ -88,7 +95,7 @@ class ClusterReceiver:
         if not batch.number:
             self._received, self._nodes, self._pods = 0, {}, {}
         if batch.number != self._received:
-            return  # it was sent to an earlier process, and so were its predecessors
+            return  # an earlier process received the batches before it, and has ended
         self._received += 1
         for nodes in batch.nodes:
             _apply(nodes, self._nodes, self._with_shared_parts)
@@ -96,10 +103,10 @@ class ClusterReceiver:
             _apply(pods, self._pods, self._replicas.share)
 
     def contents(self, sent: int) -> tuple[tuple[StateNode, ...], tuple[Pod, ...]] | None:
-        """Return the nodes and the pods, both by the name of the node.
+        """Return the nodes and the pods, both sorted by the name of the node.
 
-        None if this process has not received all of the `sent` batches: some were sent to an
-        earlier process.
+        None if this process has not received all of the `sent` batches: an earlier process, which
+        has ended, received some of them.
         """
         if sent != self._received:
             return None

@@ -19,11 +19,10 @@ LEAST = 20
 events of its own, which suffice for fewer."""
 
 PERIOD = timedelta(seconds=15)
-"""How long one event of a scale-up is not followed by the next; the last one is published at once.
-"""
+"""The shortest time between two events `ScalingUp` of a NodePool; `ScaledUp` does not wait."""
 
 LONGEST = timedelta(minutes=10)
-"""After this time, fewer than `LEAST` nodes that are not ready do not keep a scale-up open."""
+"""The time after which a scale-up ends although some nodes, fewer than `LEAST`, are not ready."""
 
 STEPS = ((LAUNCHED, "launched"), (REGISTERED, "registered"), (INITIALIZED, "initialized"))
 """The conditions of a NodeClaim in the order in which they become True."""
@@ -31,9 +30,10 @@ STEPS = ((LAUNCHED, "launched"), (REGISTERED, "registered"), (INITIALIZED, "init
 
 @dataclass(slots=True)
 class _ScaleUp:
-    """The NodeClaims of a pool that were not ready at any time since `began`.
+    """The NodeClaims of a pool that were not ready at `began` or were created later.
 
-    `opening` are the names of those that still are not; the others became ready or were deleted.
+    `opening` are the names of those that are still not ready. `ready` and `deleted` count those
+    that became ready, and those that were deleted before that.
     """
 
     began: datetime
@@ -45,7 +45,10 @@ class _ScaleUp:
 
 @dataclass(frozen=True, slots=True)
 class ScaleUps(PortUser):
-    """The scale-ups of all NodePools, in memory: a new leader begins with what it finds."""
+    """The scale-ups of all NodePools, in memory.
+
+    A new leader counts only the NodeClaims that are not ready when it begins to lead.
+    """
 
     ports: Ports
     _running: dict[str, _ScaleUp] = field(default_factory=dict, init=False)
