@@ -26,7 +26,7 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis.karpenter.nodeclaim import INITIALIZED, REBOOTING, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch, shared_launch
 from controller.apis.kinds import Kind, T
@@ -404,7 +404,10 @@ class Cluster:
         return self._claims_by_pool.sorted_by_name(node_pool)
 
     def opening_claims_of(self, node_pool: str) -> Collection[NodeClaim]:
-        """Return a pool's NodeClaims that are neither initialized nor being deleted."""
+        """Return a pool's NodeClaims that are not yet initialized.
+
+        Those that are being deleted or rebooted are left out.
+        """
         return self._opening_claims.of(node_pool)
 
     def claims_of_class(self, node_class: str) -> tuple[NodeClaim, ...]:
@@ -792,7 +795,9 @@ def _group_of(kind: Kind[Any], value: Any) -> str:
 
 
 def _pool_of_opening(claim: NodeClaim) -> str:
-    if claim.metadata.is_deleting or is_true(claim.status.conditions, INITIALIZED):
+    known = claim.status.conditions
+    # A node that reboots is not initialized either, but no new node.
+    if claim.metadata.is_deleting or is_true(known, INITIALIZED) or is_true(known, REBOOTING):
         return ""
     return node_pool_of(claim)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from controller.apis import kinds
-from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED
+from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REBOOTING, REGISTERED
 from controller.reconcilers.nodepool.readiness import Readiness
-from controller.reconcilers.nodepool.scaleups import LEAST, LONGEST, PERIOD
+from controller.reconcilers.nodepool.scaleups import LEAST, PERIOD
 from tests.builders import make_nodeclaim, make_nodeclass, make_nodepool, true
 from tests.reconcilers.world import World
 
@@ -32,9 +34,9 @@ class ScaleUp:
         await self.world.api.delete(kinds.NODE_CLAIM, name)
         self.world.see()
 
-    async def reconcile(self) -> None:
+    async def reconcile(self) -> timedelta | None:
         """Reconcile the NodePool, as after each change of one of its NodeClaims."""
-        await self.readiness.reconcile("default")
+        return await self.readiness.reconcile("default")
 
     async def progress(self) -> list[str]:
         """Return the messages while the scale-up runs."""
@@ -93,12 +95,21 @@ async def test_a_node_that_never_becomes_ready_does_not_keep_a_scale_up_open(
 ) -> None:
     await scale_up.have(range(100))
     await scale_up.have(range(99), LAUNCHED, REGISTERED, INITIALIZED)
-    scale_up.world.pass_time(seconds=LONGEST.total_seconds() + 1)
-    await scale_up.reconcile()
+    pause = await scale_up.reconcile()
+    assert pause is not None
+    scale_up.world.pass_time(seconds=pause.total_seconds() + 1)
+    pause = await scale_up.reconcile()
 
+    assert pause is None
     assert await scale_up.results() == [
         "99 of 100 new nodes are ready, 1 not yet launched, after 601 s"
     ]
+
+
+async def test_nodes_that_reboot_are_no_scale_up(scale_up: ScaleUp) -> None:
+    await scale_up.have(range(LEAST), LAUNCHED, REGISTERED, REBOOTING)
+
+    assert await scale_up.progress() == []
 
 
 async def test_a_few_nodes_have_only_the_events_of_their_nodeclaims(scale_up: ScaleUp) -> None:

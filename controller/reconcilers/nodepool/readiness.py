@@ -98,7 +98,7 @@ class Readiness(PortUser):
             return None
         if pool.metadata.is_deleting:
             return None
-        await self._scale_ups.report(pool)
+        pauses = [await self._scale_ups.report(pool)]
         await self._report_invalid(pool)
         pool = await self._retry(await self._hash(pool))
         node_class = self._node_class(pool)
@@ -116,7 +116,8 @@ class Readiness(PortUser):
             and pool.status.nodes == nodes
             and pool.status.node_class_observed_generation == generation
         )
-        again = self._out_of_service_for(after) or (RECHECK if mismatch else None)
+        pauses += [self._out_of_service_for(after), RECHECK if mismatch else None]
+        again = min((pause for pause in pauses if pause is not None), default=None)
         if same:
             return again
         gone = {k: None for k in pool.status.resources if k not in resources}

@@ -57,8 +57,10 @@ class ScaleUps(PortUser):
         """Forget a NodePool that was deleted."""
         self._running.pop(node_pool, None)
 
-    async def report(self, pool: NodePool) -> None:
+    async def report(self, pool: NodePool) -> timedelta | None:
         """Publish the progress of a NodePool's scale-up, if it is time.
+
+        Returns when to call this again although no NodeClaim changes; None without a scale-up.
 
         Cost: O(nodes that are not ready, or were not when this was last called).
         """
@@ -67,7 +69,7 @@ class ScaleUps(PortUser):
         scale_up = self._running.get(name)
         if scale_up is None:
             if len(opening) < LEAST:
-                return
+                return None
             scale_up = self._running[name] = _ScaleUp(now)
         self._count(scale_up, opening)
         progress, age = _progress(scale_up, opening), now - scale_up.began
@@ -75,9 +77,11 @@ class ScaleUps(PortUser):
             del self._running[name]
             message = f"{progress}, after {age.total_seconds():.0f} s"
             await self.recorder.publish(pool, "Normal", "ScaledUp", message)
-        elif scale_up.published is None or now - scale_up.published >= PERIOD:
+            return None
+        if scale_up.published is None or now - scale_up.published >= PERIOD:
             scale_up.published = now
             await self.recorder.publish(pool, "Normal", "ScalingUp", progress)
+        return max(LONGEST - age, PERIOD)
 
     def _count(self, scale_up: _ScaleUp, opening: Iterable[NodeClaim]) -> None:
         """Count the NodeClaims that became ready or were deleted since the last call."""
