@@ -319,15 +319,19 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
 
 
 def effective(of: Objects) -> tuple[Objects, list[str]]:
-    """Return the objects without those that the controller ignores, and why it ignores each.
+    """Return the objects without those that the controller ignores, and the faults of these.
 
-    These are invalid NodeOverlays, and CapacityBuffers whose pods cannot be resolved or which
-    another controller provisions. In a cluster, the message of a condition of the object says why,
-    except for buffers of other controllers.
+    Invalid NodeOverlays, and CapacityBuffers whose pods cannot be resolved, have a fault. In a
+    cluster, the message of a condition of the object is the fault. CapacityBuffers that another
+    controller provisions are ignored too, and have none.
     """
     find = _finder(of)
     overlays = [(overlay, _fault_in_overlay(overlay)) for overlay in of(NodeOverlay)]
-    buffers = [(buffer, _fault_in_buffer(buffer, find)) for buffer in of(CapacityBuffer)]
+    buffers = [
+        (buffer, _fault_in_buffer(buffer, find))
+        for buffer in of(CapacityBuffer)
+        if buffer.spec.is_active
+    ]
     usable: Mapping[type[Wire], Sequence[Wire]] = {
         NodeOverlay: [overlay for overlay, fault in overlays if not fault],
         CapacityBuffer: [buffer for buffer, fault in buffers if not fault],
@@ -370,7 +374,7 @@ def _finder(of: Objects) -> Find:
 
 
 def _buffer_pods(of: Objects) -> tuple[Pod, ...]:
-    """Return the pods of every buffer.
+    """Return the pods of every buffer that Joiner provisions.
 
     Raises:
         WorldError: the template or workload of a buffer is not in the world, or the buffer is
@@ -380,6 +384,8 @@ def _buffer_pods(of: Objects) -> tuple[Pod, ...]:
     find = _finder(of)
     pods: list[Pod] = []
     for buffer in of(CapacityBuffer):
+        if not buffer.spec.is_active:
+            continue
         if fault := _fault_in_buffer(buffer, find):
             raise WorldError(fault)
         blueprint = blueprint_of(buffer, find)

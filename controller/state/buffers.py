@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from controller.apis import labels
-from controller.apis.karpenter.capacitybuffer import ACTIVE_CAPACITY, CapacityBuffer
+from controller.apis.karpenter.capacitybuffer import CapacityBuffer
 from controller.apis.kinds import DEPLOYMENT, POD_TEMPLATE, REPLICA_SET, STATEFUL_SET, Kind, T
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
@@ -76,11 +76,6 @@ def blueprint_of(buffer: CapacityBuffer, find: Find) -> PodBlueprint:
 
     """
     spec, namespace = buffer.spec, buffer.metadata.namespace
-    if not spec.is_active:
-        raise UnresolvedError(
-            "ResolutionFailed",
-            f'spec.provisioningStrategy: "{spec.provisioning_strategy}" is not "{ACTIVE_CAPACITY}"',
-        )
     if spec.pod_template_ref is not None:
         template = find(POD_TEMPLATE, spec.pod_template_ref.name, namespace)
         if template is None:

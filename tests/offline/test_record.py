@@ -349,10 +349,15 @@ async def test_objects_that_the_controller_ignores_are_reported_and_left_out() -
     faults = [sentence.removesuffix(ending) for sentence in said if sentence.endswith(ending)]
     assert [fault.split(":")[0] for fault in faults] == [
         "nodeOverlays dear",
-        "capacityBuffers default/foreign",
         "capacityBuffers default/untemplated",
     ]
-    assert faults[2].endswith('PodTemplate "default/gone" does not exist')
+    assert faults[1].endswith('PodTemplate "default/gone" does not exist')
+
+
+def test_a_world_may_have_buffers_that_another_controller_provisions() -> None:
+    buffer = make_capacity_buffer("foreign", provisioningStrategy="other.io/x", replicas=2)
+
+    assert load(world() | {"capacityBuffers": [buffer]}).buffer_pods == ()
 
 
 def make_capacity_buffer(name: str, **spec: Any) -> World:
