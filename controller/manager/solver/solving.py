@@ -145,7 +145,10 @@ class SolverProcess:
 
 @dataclass(slots=True)
 class WorldSolver:
-    """Sends clusters to one solver process, without resending what the process already has."""
+    """Sends clusters to a solver process, without resending what the process already has.
+
+    A process belongs to one of these: it cannot tell from whom a batch of changes comes.
+    """
 
     solver: SolverProcess
     _offers: OfferWriter = field(default_factory=OfferWriter)

@@ -207,12 +207,14 @@ class Reboots(PortUser):
         """Replace the node, as repair would have done without a reboot."""
         if node is not None:
             await self._untaint(node)
-        try:
-            with contextlib.suppress(ValueError):  # the NodeClaim's own bound applies
-                if (bound := _drain_bound(claim)) is not None:
-                    await with_drain_until(self.ports, claim, self.clock() + bound)
-        except NotFoundError:
-            return
+        bound = None
+        with contextlib.suppress(ValueError):  # the NodeClaim's own bound applies
+            bound = _drain_bound(claim)
+        if bound is not None:
+            try:
+                await with_drain_until(self.ports, claim, self.clock() + bound)
+            except NotFoundError:
+                return
         if not await delete(self.api, claim):
             return
         fields = {
