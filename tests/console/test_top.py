@@ -294,21 +294,35 @@ async def test_a_note_is_shown_above_the_table(page: Content, tmp_path: Path) ->
         assert text(pilot, "#note") == "200 pods are created"
 
 
+def top_on_a_terminal(world: Path) -> tuple[subprocess.Popen[bytes], int, bytes]:
+    """Run `top` on a terminal that does not control it, until it has evaluated a world.
+
+    Returns the process, our end of the terminal, and what it has shown.
+    """
+    recorded(world, nodes=10)
+    ours, theirs = pty.openpty()
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "controller", "top", f"--world={world}"],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=CHECKOUT, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    return shown, ours, until_evaluated(ours)
+
+
+def until_evaluated(terminal: int) -> bytes:
+    """Read the terminal until `top` shows the lower bound; return what it has shown."""
+    seen = b""
+    while b"lower bound $" not in seen:
+        seen += os.read(terminal, 65536)
+    return seen
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("before", [b"", b"\xff\xfe"], ids=["", "after input that is not UTF-8"])
 def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(
     tmp_path: Path, before: bytes
 ) -> None:
-    recorded(tmp_path / "world.json", nodes=10)
-    ours, theirs = pty.openpty()
-    shown = subprocess.Popen(
-        [sys.executable, "-m", "controller", "top", f"--world={tmp_path / 'world.json'}"],
-        stdin=theirs, stdout=theirs, stderr=theirs, cwd=CHECKOUT, start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    seen = b""
-    while b"lower bound $" not in seen:
-        seen += os.read(ours, 65536)
+    shown, ours, seen = top_on_a_terminal(tmp_path / "world.json")
     os.write(ours, before + b"q")
     with contextlib.suppress(OSError):  # the end of a terminal's output
         while after := os.read(ours, 65536):
@@ -321,16 +335,7 @@ def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(
 @pytest.mark.process
 def test_top_ends_when_its_terminal_is_gone(tmp_path: Path) -> None:
     """A process that the terminal does not control gets no SIGHUP."""
-    recorded(tmp_path / "world.json", nodes=10)
-    ours, theirs = pty.openpty()
-    shown = subprocess.Popen(
-        [sys.executable, "-m", "controller", "top", f"--world={tmp_path / 'world.json'}"],
-        stdin=theirs, stdout=theirs, stderr=theirs, cwd=CHECKOUT, start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    seen = b""
-    while b"lower bound $" not in seen:
-        seen += os.read(ours, 65536)
+    shown, ours, _ = top_on_a_terminal(tmp_path / "world.json")
     os.close(ours)
 
     assert shown.wait() == HUNG_UP
@@ -355,9 +360,7 @@ def test_the_keys_come_from_the_terminal_if_a_pipe_brings_the_world(tmp_path: Pa
             stdin=world, stdout=theirs, stderr=errors, cwd=CHECKOUT, start_new_session=True,
         )  # fmt: skip
     os.close(theirs)
-    seen = b""
-    while b"lower bound $" not in seen:
-        seen += os.read(ours, 65536)
+    until_evaluated(ours)
     os.write(ours, b"q")
     with contextlib.suppress(OSError):  # the end of a terminal's output
         while os.read(ours, 65536):
