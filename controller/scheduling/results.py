@@ -67,8 +67,8 @@ class Results:
 
     Pods are named `namespace/name`. `existing_nodes` maps the name of a node, or of a NodeClaim
     without a node, to its pods. `unschedulable` maps a pod to its causes, the most important first.
-    `cost` is the price of the new nodes. No set of new nodes for these pods costs less than
-    `lower_bound`. Both are in $/h.
+    `cost` is the price of the new nodes. No set of new nodes costs less than `lower_bound` if the
+    pods stay in the same domains and the same preferences are granted. Both are in $/h.
     `refused_gangs` are the gangs (`namespace/name`) that cannot be scheduled as a whole although
     enough of their pods exist.
     """
