@@ -348,8 +348,8 @@ def server_of(kubeconfig: Path) -> Configuration:
         return _server_in(yaml.safe_load(kubeconfig.read_text()), kubeconfig.parent)
     except (LookupError, AttributeError, TypeError) as exc:
         raise ClusterUnreachableError(
-            f"the kubeconfig {kubeconfig} cannot be used: an entry is incomplete or not of its "
-            f"type ({exc}); `kubectl config view` shows what kubectl reads"
+            f"the kubeconfig {kubeconfig} cannot be used: an entry is incomplete or of the "
+            f"wrong type ({exc}); `kubectl config view` shows what kubectl reads"
         ) from exc
     except (OSError, yaml.YAMLError, ValueError, ConfigException) as exc:
         raise ClusterUnreachableError(f"the kubeconfig {kubeconfig} cannot be used: {exc}") from exc

@@ -154,8 +154,11 @@ class EksCluster:
 
 def _of_family(endpoint: str, found: str | None, *, stated: IpFamily) -> str:
     """Return the endpoint; raise ConfigError if the cluster has another IP family than stated."""
-    if (found or "ipv4") != stated:
-        raise ConfigError(f"EksCluster.of: the cluster is of {found}: set ip_family={found!r}")
+    actual = found or "ipv4"
+    if actual != stated:
+        raise ConfigError(
+            f"EksCluster.of: the IP family of the cluster is {actual}: set ip_family={actual!r}"
+        )
     return endpoint
 
 

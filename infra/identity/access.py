@@ -86,14 +86,15 @@ def kind_of_access(asked: Kind | None, cluster: EksCluster) -> Kind:
     if asked in ENTRIES and mode == "CONFIG_MAP":
         raise ConfigError(
             f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
-            "is CONFIG_MAP, which does not support access entries; set it to aws-auth or "
-            "aws-auth-windows, or enable both (aws eks update-cluster-config "
+            "is CONFIG_MAP, which does not support access entries; set joiner:nodeAccess to "
+            "aws-auth or aws-auth-windows, or enable both (aws eks update-cluster-config "
             "--access-config authenticationMode=API_AND_CONFIG_MAP; this cannot be undone)"
         )
     if asked in MAPPED_GROUPS and mode == "API":
         raise ConfigError(
             f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
-            "is API, which ignores aws-auth; set it to EC2_LINUX or EC2_WINDOWS"
+            "is API, which ignores aws-auth; set joiner:nodeAccess to EC2_LINUX or "
+            "EC2_WINDOWS"
         )
     return asked
 

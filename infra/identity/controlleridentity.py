@@ -65,7 +65,7 @@ def refuse_unusable_provider(
     if not issuer:
         raise ConfigError(
             f"joiner:identity='irsa' cannot be used: the cluster {place.cluster_name} has no "
-            "OIDC issuer; set it to pod-identity"
+            "OIDC issuer; set joiner:identity to pod-identity"
         )
     arn = provider_arn(place, issuer)
     tags = _tags_of_provider(iam, arn)
@@ -73,12 +73,12 @@ def refuse_unusable_provider(
     if wanted == "create" and tags is not None and not is_ours:
         raise ConfigError(
             f"joiner:oidcProvider='create' cannot be used: {arn} exists, and "
-            "this stack did not create it; set it to existing"
+            "this stack did not create it; set joiner:oidcProvider to existing"
         )
     if wanted == "existing" and tags is None:
         raise ConfigError(
             f"joiner:oidcProvider='existing' cannot be used: IAM has no OIDC provider for "
-            f"{issuer}; set it to create"
+            f"{issuer}; set joiner:oidcProvider to create"
         )
 
 

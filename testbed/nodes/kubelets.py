@@ -501,19 +501,21 @@ class _Admission:
     def _require_this_cluster(self, orders: Bootstrap) -> None:
         if orders.cluster_name != self.cluster_name:
             raise RefusedError(
-                f"user data: the cluster is {self.cluster_name}, not {orders.cluster_name}",
+                f"user data: it names cluster {orders.cluster_name},"
+                f" but this is {self.cluster_name}",
                 for_good=True,
             )
         server = self.kube.kubeconfig.server
         if orders.endpoint.rstrip("/").lower() != server.lower():
             raise RefusedError(
-                f"user data: the API server is at {server}, not {orders.endpoint}", for_good=True
+                f"user data: it names API server {orders.endpoint}, but this is {server}",
+                for_good=True,
             )
         if not _is_same_certificate(
             orders.certificate_authority, self.kube.kubeconfig.certificate_authority
         ):
             raise RefusedError(
-                "user data: the API server's certificate is signed by another authority",
+                "user data: its certificate authority did not sign the API server's certificate",
                 for_good=True,
             )
 

@@ -184,9 +184,11 @@ def _node_config(content: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise UserDataError("a NodeConfig is not a mapping")
     if not str(document.get("apiVersion", "")).startswith(NODE_CONFIG_GROUP):
-        raise UserDataError(f"a NodeConfig has apiVersion {document.get('apiVersion')!r}")
+        raise UserDataError(
+            f"a NodeConfig has apiVersion {document.get('apiVersion')!r}, not {NODE_CONFIG_GROUP}…"
+        )
     if document.get("kind") != "NodeConfig":
-        raise UserDataError(f"a NodeConfig has kind {document.get('kind')!r}")
+        raise UserDataError(f"a NodeConfig has kind {document.get('kind')!r}, not NodeConfig")
     return document
 
 

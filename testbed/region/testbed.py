@@ -103,7 +103,7 @@ def read_state(directory: Path) -> State | None:
     except FileNotFoundError as exc:
         raise StateUnreadableError(f"{directory} holds no state.json") from exc
     except msgspec.DecodeError as exc:
-        raise StateUnreadableError(f"{file} cannot be understood: {exc}") from exc
+        raise StateUnreadableError(f"{file} cannot be parsed: {exc}") from exc
 
 
 @runtime_checkable

@@ -76,9 +76,9 @@ def test_the_node_access_follows_the_clusters_authentication_mode(mode: str, kin
 @pytest.mark.parametrize(
     ("mode", "asked", "advice"),
     [
-        ("CONFIG_MAP", "EC2_LINUX", "set it to aws-auth or aws-auth-windows"),
+        ("CONFIG_MAP", "EC2_LINUX", "set joiner:nodeAccess to aws-auth or aws-auth-windows"),
         ("CONFIG_MAP", "EC2_WINDOWS", "authenticationMode=API_AND_CONFIG_MAP"),
-        ("API", "aws-auth", "set it to EC2_LINUX or EC2_WINDOWS"),
+        ("API", "aws-auth", "set joiner:nodeAccess to EC2_LINUX or EC2_WINDOWS"),
         ("API", "aws-auth-windows", "which ignores aws-auth"),
     ],
 )

@@ -194,7 +194,7 @@ def test_without_a_kubeconfig_the_aws_cli_is_required(
         ("apiVersion: v1", "Expected key current-context"),
         ("current-context: a", "Expected key contexts"),
         ("contexts: [", "cannot be used"),
-        ("users: [{}]", "an entry is incomplete or not of its type ('name')"),
+        ("users: [{}]", "an entry is incomplete or of the wrong type ('name')"),
         ("{current-context: a, contexts: [{name: a, context: a}]}", "an entry is incomplete"),
         ("{current-context: a, contexts: [{name: a, context: {cluster: b}}]}", "Expected key"),
     ],

@@ -85,8 +85,8 @@ def test_a_foreign_association_is_named_and_kept() -> None:
 @pytest.mark.parametrize(
     ("wanted", "made_by", "advice"),
     [
-        ("create", "another", "set it to existing"),
-        ("existing", None, "set it to create"),
+        ("create", "another", "set joiner:oidcProvider to existing"),
+        ("existing", None, "set joiner:oidcProvider to create"),
     ],
 )
 def test_an_oidc_provider_that_contradicts_the_setting_is_refused_with_the_remedy(
@@ -128,7 +128,7 @@ def test_only_the_stacks_own_oidc_provider_makes_way_for_its_next_one(
 
 
 def test_a_cluster_without_an_issuer_cannot_do_irsa() -> None:
-    with pytest.raises(ConfigError, match=r"joiner:identity='irsa' .*set it to pod-identity"):
+    with pytest.raises(ConfigError, match=r"identity='irsa' .*set joiner:identity to pod-identity"):
         refuse_unusable_provider("existing", place=PLACE, issuer="", stack=STACK, iam=None)
 
 

@@ -318,12 +318,12 @@ def test_the_clusters_oidc_provider_is_created_on_request(
 
 @pytest.mark.usefixtures("known_issuer")
 def test_an_existing_oidc_provider_is_not_created() -> None:
-    with pytest.raises(ConfigError, match=r"joiner:oidcProvider='create' .*set it to existing"):
+    with pytest.raises(ConfigError, match=r"='create' .*set joiner:oidcProvider to existing"):
         run(identity="irsa", oidcProvider="create")
 
 
 def test_a_missing_oidc_provider_is_reported() -> None:
-    with pytest.raises(ConfigError, match=r"joiner:oidcProvider='existing' .*set it to create"):
+    with pytest.raises(ConfigError, match=r"='existing' .*set joiner:oidcProvider to create"):
         run(identity="irsa")
 
 

@@ -243,9 +243,11 @@ async def test_a_node_registers_with_the_taints_of_its_user_data(
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        pytest.param({"name": "other"}, "the cluster is joiner, not other", id="cluster"),
-        pytest.param({"endpoint": "https://127.0.0.1:1"}, "not https://127.0.0.1:1", id="endpoint"),
-        pytest.param({"ca": "Q0E="}, "another authority", id="certificate"),
+        pytest.param({"name": "other"}, "it names cluster other, but this is joiner", id="cluster"),
+        pytest.param(
+            {"endpoint": "https://127.0.0.1:1"}, "API server https://127.0.0.1:1", id="endpoint"
+        ),
+        pytest.param({"ca": "Q0E="}, "did not sign", id="certificate"),
         pytest.param({"config": "[]}"}, "not YAML", id="syntax"),
     ],
 )

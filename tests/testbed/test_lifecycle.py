@@ -218,7 +218,7 @@ def test_a_damaged_state_file_is_explained_and_removed(shell: Shell) -> None:
     down = shell.run("down")
 
     assert status.returncode == 1
-    assert "state.json cannot be understood" in status.stderr
+    assert "state.json cannot be parsed" in status.stderr
     assert down.returncode == 0
     assert_nothing_left(shell, {})
 

@@ -28,18 +28,22 @@ def parse(text: str | None) -> timedelta | None:
         ValueError: the text is neither a duration nor `Never`.
 
     """
-    return None if text is None or text == "Never" else parse_finite(text)
+    return None if text is None or text == "Never" else _parse(text, "30s, 1h30m or Never")
 
 
 def parse_finite(text: str) -> timedelta:
-    """Return a finite duration, `LONGEST` at most.
+    """Return a finite duration; a longer one than `LONGEST` becomes `LONGEST`.
 
     Raises:
         ValueError: the text is not a duration.
 
     """
+    return _parse(text, "30s or 1h30m")
+
+
+def _parse(text: str, examples: str) -> timedelta:
     if not _WHOLE.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration such as 30s, 1h30m or Never")
+        raise ValueError(f"{text!r} is not a duration such as {examples}")
     parts = _PART.findall(text)
     try:
         whole = sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())

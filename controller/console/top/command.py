@@ -101,8 +101,8 @@ def _use_terminal() -> None:
         terminal = os.open(TERMINAL, os.O_RDWR)
     except OSError as error:
         raise CommandError(
-            "top needs a terminal for its keys, and standard input is none; `joiner cost` prints "
-            "a table"
+            "top needs a terminal for its keys, and standard input is not one; `joiner cost` "
+            "prints a table"
         ) from error
     if sys.stdin is not None:
         sys.stdin = os.fdopen(os.dup(KEYS))

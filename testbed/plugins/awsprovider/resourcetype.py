@@ -79,7 +79,7 @@ class Resource(ABC):
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         """Update the resource from the old inputs to the new. Raises `ProviderError` by default."""
-        raise ProviderError(f"{self.token} {identity} has nothing that can change: {old} → {new}")
+        raise ProviderError(f"{self.token} {identity} cannot be updated: {old} → {new}")
 
     def retag(self, thing: str, old: Bag, new: Bag, **named: str) -> None:
         """Change the tags of, for example, the `thing` "role" that `RoleName` names.

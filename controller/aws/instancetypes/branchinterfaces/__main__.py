@@ -61,7 +61,10 @@ def main(path: str) -> None:
         name = next((name for name in archive.namelist() if name.endswith(_TABLE)), None)
         limits = read(archive.read(name).decode()) if name else {}
     if name is None or not limits:
-        raise SystemExit(f"{path} holds no limits: it must be the zip of a release")
+        raise SystemExit(
+            f"{path} has no limits: it must be the zip file of a release of "
+            "github.com/aws/amazon-vpc-resource-controller-k8s"
+        )
     PATH.write_text(render(name.removesuffix(_TABLE), limits))
     print(f"{PATH.name}: {sum(map(len, limits.values()))} instance types")
 

@@ -67,7 +67,10 @@ def main(path: str) -> None:
             tables |= read(archive.read(name).decode())
     source = names[0].partition("/pkg/")[0] if names else ""
     if not tables:
-        raise SystemExit(f"{path} holds no prices: it must be the zip of a release")
+        raise SystemExit(
+            f"{path} has no prices: it must be the zip file of a release of "
+            "github.com/aws/karpenter-provider-aws"
+        )
     PATH.write_text(render(source, tables))
     print(f"{Path(PATH).name}: {', '.join(sorted(tables))}")
 
