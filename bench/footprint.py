@@ -147,7 +147,11 @@ def running_nodes() -> tuple[tuple[StateNode, ...], tuple[Pod, ...]]:
 
 @dataclass
 class Replica:
-    """The parts of a controller that hold instance types and offerings."""
+    """The parts of a controller that hold instance types and offerings.
+
+    `solver` is the process that schedules pods, `judging` the one that decides about disruption.
+    `seconds` are the durations of scheduling the pending pods.
+    """
 
     cloud: AWSCloudProvider
     world: World

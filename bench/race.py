@@ -77,7 +77,7 @@ class Outcome:
 
 
 def races(types: str) -> Iterator[Race]:
-    """Yield every world of the race, the smaller ones of a category first.
+    """Yield every world of the race, by category.
 
     `types` is the path of the file with the instance types of the category `priced`.
     """

@@ -124,7 +124,7 @@ class Dependencies:
 
 @dataclass(slots=True)
 class Run:
-    """One seed: a stack from its creation to its end, and the findings on the way."""
+    """The run of one seed: a stack from its creation to its end, and the findings on the way."""
 
     has_eks_cluster: ClassVar[bool] = True
     changes: ClassVar[Mapping[str, tuple[Mapping[str, str], ...]]] = CHANGES

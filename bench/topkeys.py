@@ -111,7 +111,10 @@ class Terminal:
 
 
 def measure(nodes: int, pods: int) -> dict[str, list[tuple[float, float]]]:
-    """Return the times of each key: until the screen is complete, and of the CPU, in seconds."""
+    """Return two times of each press of a key, by key, in seconds.
+
+    The first is until the screen is complete, the second is the CPU time.
+    """
     times: dict[str, list[tuple[float, float]]] = {key: [] for key in KEYS}
     terminal = Terminal(nodes, pods)
     terminal.until_shown()
@@ -123,7 +126,7 @@ def measure(nodes: int, pods: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def main() -> None:
-    """Print how long each key took."""
+    """Print how long `joiner top` takes to answer each key."""
     parser = make_parser("bench.topkeys", __doc__)
     parser.add_argument("--nodes", type=int, default=2000, help="nodes of the cluster (2000)")
     parser.add_argument("--pods", type=int, default=20_000, help="pods of the cluster (20000)")

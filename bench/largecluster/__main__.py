@@ -181,8 +181,8 @@ async def _wait_for_nodeclaim(front: Front, controller: asyncio.subprocess.Proce
 async def busy(api: FakeApiServer, opened: int, metrics: int) -> AsyncIterator[None]:
     """Launch `opened` nodes, drain others and scrape the metrics while the block runs.
 
-    At its end, wait until all launched nodes are ready. If `opened` is 0, do nothing. `metrics` is
-    the port of the metrics endpoint.
+    At its end, wait until all launched nodes are ready, `PATIENCE_SECONDS` at most. If `opened` is
+    0, do nothing. `metrics` is the port of the metrics endpoint.
     """
     if not opened:
         yield

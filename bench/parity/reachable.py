@@ -52,9 +52,10 @@ class Reachable:
 
 
 def reachable(problem: DisruptionProblem, *, reached: float, seconds: float) -> Reachable:
-    """Return the bounds; `reached` is the cost in $/h for which the evictions are bounded.
+    """Return the bounds on the cost and the evictions of every course.
 
-    `seconds` limits each of the three proofs. A proof that runs out of time gives a weaker bound.
+    `reached` is the cost in $/h for which the evictions are bounded. `seconds` limits each of the
+    three proofs. A proof that runs out of time gives a weaker bound.
     """
     # The scheduler drops preferences of pods that fit nowhere else, so they cannot be constraints.
     ignoring = replace(problem.scheduling, preference_policy=IGNORE)

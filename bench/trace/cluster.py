@@ -126,7 +126,10 @@ class Node:
         return quiet_at is not None and quiet_at <= now
 
     def state_node(self, now: float, wait: timedelta | None) -> StateNode:
-        """Return the node as the controller sees it."""
+        """Return the node as the controller sees it.
+
+        `wait` is `consolidateAfter` of its NodePool; None stands for `Never`.
+        """
         return self._as_seen(now, wait)[1]
 
     def wires(self, now: float, wait: timedelta | None) -> tuple[Object | None, Object]:

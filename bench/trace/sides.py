@@ -138,7 +138,10 @@ class Joiner:
         return self.settings.writes_deletion_costs
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
-        """Return each pod's deletion cost, by node name: the lowest where Joiner disrupts first."""
+        """Return the deletion cost of the pods on each node, by node name.
+
+        It is lowest on the nodes that Joiner disrupts first.
+        """
         ranked = ranking(self._problem(cluster), self._planned)
         return {name: cost or 0 for name, cost in ranked.costs()}
 

@@ -1,4 +1,7 @@
-"""Phrases of messages: a number with its noun, lists of names and values, a known refusal."""
+"""Phrases of messages: a number with its noun, and lists of names and values.
+
+The module also recognizes one refusal of the API server by its message.
+"""
 
 from __future__ import annotations
 

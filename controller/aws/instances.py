@@ -326,7 +326,7 @@ class Instances:
             NodeClaimNotFoundError: it is terminated.
             OtherClusterError: it has another cluster's tag.
             ZoneShiftedError: its zone has a zonal shift.
-            CloudProviderError: its tags are those of another installation or cluster, or are lost.
+            CloudProviderError: its tags name another installation, or are lost.
 
         """
         self._refuse_shifted(provider_id)

@@ -49,7 +49,10 @@ def for_kubectl() -> int:
 
 
 def next_words(before: Sequence[str], incomplete: str) -> tuple[list[str], int]:
-    """Return the words that may follow these words and begin so, and kubectl's directive."""
+    """Return the words that may follow `before` and begin with `incomplete`.
+
+    The second value is the directive for kubectl: whether files, folders or neither may follow too.
+    """
     parser, argument = every(), None
     positionals = _positionals(parser)
     for word in before:

@@ -53,7 +53,8 @@ def answer_request(
 ) -> dict[str, Any] | None:
     """Return the answer to a what-if question.
 
-    If it cannot be answered, the only key of the result is `error`, with the reason.
+    If it cannot be answered, the only key of the result is `error`, with the reason. None means
+    that the process does not have all nodes and pods (see `solving.schedule`).
     """
     problem = solving.decode_problem(request, sent, offer)
     if problem is None:

@@ -82,7 +82,10 @@ class Nudges:
             concerned[kind](before, after)
 
     async def nudge_all(self, pace: Pace) -> None:
-        """Nudge each loop with all its objects, because existing objects cause no change event."""
+        """Nudge each loop with all its objects, because existing objects cause no change event.
+
+        `pace` lets other tasks of the event loop run in between.
+        """
         for pool in self.cluster.list(kinds.NODE_POOL):
             self.pools.nudge(pool.metadata.name)
             self.static.nudge(pool.metadata.name)

@@ -109,7 +109,10 @@ class Watches:
         await self._synced.wait()
 
     async def run(self) -> None:
-        """Watch the kinds with many objects and recheck the custom resources, until cancelled."""
+        """Watch the kinds that Kopf does not watch, and recheck the others, until cancelled.
+
+        A recheck compares the mirror with the server's list, every `RECHECK_SECONDS`.
+        """
         async with asyncio.TaskGroup() as tasks:
             for kind in self.cluster.mirrored:
                 follow = self._recheck if kind in WATCHED_BY_KOPF else self._follow

@@ -137,7 +137,7 @@ def protected_for(pod: Pod) -> timedelta | None:
     """Return how long from its start `karpenter.sh/do-not-disrupt` protects a pod; None if forever.
 
     Raises:
-        ValueError: the annotation is neither `true` nor a duration.
+        ValueError: the annotation is neither `true` nor a duration longer than 0.
 
     """
     value = pod.metadata.annotations[labels.DO_NOT_DISRUPT]

@@ -74,8 +74,8 @@ def is_made_by_pulumi(wire: Wire) -> bool:
 def refuse_foreign_objects(location: ClusterLocation, namespace: str, name: str) -> None:
     """Check that the names of the controller's objects are free, before anything is created.
 
-    If the cluster does not answer, nothing is checked: the provider that connects next reports the
-    failure.
+    If the cluster does not answer or refuses a request, nothing is checked: the provider that
+    connects next reports the failure.
 
     Raises:
         ConfigError: objects that Pulumi did not create have some of the names, such as those of a

@@ -91,8 +91,8 @@ def refuse_other_kinds(
 
     CRDs in the list must exist and serve the versions that Joiner uses. Any other CRD that exists
     must have been created by Pulumi, and must not have the annotation of another installation. If
-    the cluster does not answer, nothing is checked: the provider that connects next reports the
-    failure.
+    the cluster does not answer or refuses a request, nothing is checked: the provider that connects
+    next reports the failure.
 
     Raises:
         ConfigError: a CRD is missing, does not serve these versions, or belongs to another tool;

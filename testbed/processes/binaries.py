@@ -259,7 +259,7 @@ def pulumi() -> Toolset:
 def pulumi_hosts() -> Toolset:
     """Return the tool set with stand-ins for Pulumi's language hosts of TypeScript and Go.
 
-    `pulumi-python-sdk` generates SDKs for the stand-in for the host of Python.
+    `pulumi-python-sdk` generates the SDKs that the stand-in for the Python host uses.
     Only `make languages` needs them. All versions are those of the engine's module, so a build
     that follows the engine's compiles little more than Pulumi's generators of SDKs.
     """

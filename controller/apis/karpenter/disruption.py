@@ -17,7 +17,7 @@ State = Literal["Proposed", "Underway", "Done", "Failed", "Withdrawn", "Declined
 
 
 class PlannedReplacement(Wire, omit_defaults=False):
-    """A replacement."""
+    """A node that is launched to replace disrupted nodes."""
 
     node_pool: str = ""
     """NodePool of the replacement."""
@@ -30,7 +30,7 @@ class PlannedReplacement(Wire, omit_defaults=False):
 
 
 class PlannedMove(Wire, omit_defaults=False):
-    """A node that takes pods."""
+    """An existing node to which pods move."""
 
     node: str = ""
     """Name of the node."""
@@ -39,9 +39,9 @@ class PlannedMove(Wire, omit_defaults=False):
 
 
 class MovedWorkload(Wire, omit_defaults=False):
-    """A workload.
+    """A workload whose pods are evicted.
 
-    It has pods that have to move; without a `uid`, no controller recreates them.
+    Without a `uid`, it is a pod that no controller recreates.
     """
 
     kind: str = ""

@@ -65,15 +65,15 @@ class Reservations:
         return self._left.get(reservation_id, 0)
 
     def mark_launched(self, reservation_id: str) -> None:
-        """Decrease the count of a reservation after a launch, to 0 at least."""
+        """Decrease the available instances of a reservation by one after a launch; 0 stays 0."""
         self._set(reservation_id, max(self.available_count(reservation_id) - 1, 0))
 
     def mark_terminated(self, reservation_id: str) -> None:
-        """Increase the count of a reservation after one of its instances terminated."""
+        """Increase the available instances of a reservation by one after one terminated."""
         self._set(reservation_id, self.available_count(reservation_id) + 1)
 
     def mark_unavailable(self, reservation_id: str) -> None:
-        """Set the count to 0: EC2 reported that the reservation is full."""
+        """Set the available instances to 0, because EC2 reported that the reservation is full."""
         self._set(reservation_id, 0)
 
     def _set(self, reservation_id: str, count: int) -> None:

@@ -39,7 +39,10 @@ class LaunchFailure:
 
 
 class LaunchFailures:
-    """Records the last launch failure of each EC2NodeClass until a launch succeeds."""
+    """Records the last launch failure of each EC2NodeClass.
+
+    A failure is forgotten after 10 minutes, or when a launch succeeds.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._last: TTLCache[str, LaunchFailure] = TTLCache(math.inf, REPORTED, clock)

@@ -5,8 +5,8 @@ A choice is an instance type with those of its offerings that meet the NodeClaim
 EC2 chooses by its own allocation strategy, so the request must not contain unwanted offerings. If
 there are reservations, the filters keep only these. Unless the NodeClaim has `minValues`, they
 remove bare metal and accelerators if other choices remain, and spot offerings that cost more than
-on-demand. Finally, they remove all but the 60 cheapest instance types. With `minValues`, dearer
-instance types replace some of these if they have values that are required.
+on-demand. Finally, they remove all but the 60 cheapest instance types. With `minValues`,
+more expensive instance types replace some of these if they have values that are required.
 """
 
 from __future__ import annotations

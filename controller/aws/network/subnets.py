@@ -103,11 +103,11 @@ class Subnets:
         return subnet.free - self._in_flight[subnet.id]
 
     def reserve_addresses(self, addresses: Mapping[str, int]) -> None:
-        """Reserve the addresses that a launch may use, by subnet ID."""
+        """Reserve addresses for a launch in progress; `addresses` is their number by subnet ID."""
         self._in_flight.update(addresses)
 
     def release_addresses(self, addresses: Mapping[str, int]) -> None:
-        """Release the reserved addresses of the subnets that EC2 did not choose."""
+        """Undo `reserve_addresses` for the subnets that EC2 did not choose."""
         for subnet_id, count in addresses.items():
             # A description in between has already cleared the reservations.
             self._in_flight[subnet_id] = max(self._in_flight[subnet_id] - count, 0)

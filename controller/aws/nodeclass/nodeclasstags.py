@@ -11,7 +11,7 @@ REGION = labels.REGION
 
 
 def forbidden(tags: Mapping[str, str]) -> list[str]:
-    """Return the tag keys that a user may not set, because they name the owner of a resource."""
+    """Return the tag keys that a user may not set: those that name an owner, and the empty key."""
     ours = {
         labels.TAG_CLUSTER_NAME,
         labels.TAG_INSTALLATION,

@@ -317,7 +317,7 @@ class Top(App[None]):
             self._draw(at="")
 
     def on_lines_moved(self) -> None:
-        """Show the detail of the line below the table."""
+        """Show the detail of the line under the cursor; it is displayed below the table."""
         line = self.query_one(Lines).line
         self._write("detail", line.detail if line else "")
 

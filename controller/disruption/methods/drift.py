@@ -32,13 +32,16 @@ MIXED = "its gang runs on nodes of static and of other NodePools, which are not 
 
 
 class Drift(Method):
-    """Replaces drifted nodes of dynamic NodePools, one at a time, with the nodes of their gangs."""
+    """Replaces drifted nodes of dynamic NodePools: one at a time, or those of a gang together."""
 
     reason = Reason.DRIFTED
     static = False
 
     def eligible(self, context: Context) -> list[Candidate]:
-        """Return the drifted nodes of dynamic (or static) NodePools, in the order of `in_order`."""
+        """Return the drifted nodes of dynamic NodePools, or of static ones if `static`.
+
+        They are in the order of `in_order`.
+        """
         return in_order(context.forced, static=self.static)
 
     def propose(self, context: Context) -> Proposal:
@@ -63,7 +66,7 @@ class Drift(Method):
     def propose_again(
         self, context: Context, drifted: Sequence[Candidate], budgets: Budgets, rollout: Rollout
     ) -> Proposal:
-        """Return what can be proposed for these nodes alone; consumes the budgets."""
+        """Return the proposal for these nodes alone; it consumes `budgets`."""
         return _next(context, drifted, budgets, rollout)
 
     def owns(self, command: Command) -> bool:

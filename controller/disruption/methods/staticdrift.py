@@ -53,7 +53,7 @@ class StaticDrift(Drift):
     def propose_again(
         self, context: Context, drifted: Sequence[Candidate], budgets: Budgets, rollout: Rollout
     ) -> Proposal:
-        """Return what can be proposed for these nodes alone; consumes the budgets."""
+        """Return the proposal for these nodes alone; it consumes `budgets`."""
         return _replace(context, drifted, budgets, rollout)
 
 

@@ -147,7 +147,7 @@ class SolverProcess:
 class WorldSolver:
     """Sends clusters to a solver process, without resending what the process already has.
 
-    A process belongs to one of these: it cannot tell from whom a batch of changes comes.
+    A process belongs to one `WorldSolver`: it cannot tell which one sent a batch of changes.
     """
 
     solver: SolverProcess
@@ -206,7 +206,7 @@ class WorldSolver:
 
 
 def without_transferred(snapshot: Snapshot) -> Snapshot:
-    """Return the part of a snapshot that each request contains."""
+    """Return a snapshot without nodes, pods and instance types, which are not sent each time."""
     return dataclasses.replace(snapshot, nodes=(), pods=(), instance_types={})
 
 

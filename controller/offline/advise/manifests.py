@@ -68,10 +68,13 @@ DEFAULT: Wire = {
 
 
 def read_folder(folder: Path) -> list[Wire]:
-    """Return the NodePools in the YAML files of a folder; other kinds are skipped.
+    """Return the NodePools with an EC2NodeClass in the YAML files of a folder.
+
+    Other NodePools and other kinds are skipped.
 
     Raises:
-        CommandError: the folder has no NodePool, or a file or a NodePool in it is invalid.
+        CommandError: the folder has no such NodePool, a file or a NodePool in it is invalid, or two
+            NodePools have the same name.
 
     """
     found: dict[str, Wire] = {}

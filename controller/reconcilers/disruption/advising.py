@@ -152,7 +152,10 @@ class Advisor:
         return await self.advice.update(problem, report, self._add, self._withdraw)
 
     async def withdraw_all(self, why: str) -> None:
-        """Withdraw every advised command, because no NodePool has this disruption mode."""
+        """Withdraw every advised command, because no NodePool has the mode `observe` any more.
+
+        `why` is the reason that the log gives.
+        """
         await self.advice.clear(why, self._withdraw)
 
     async def _add(self, command: Command) -> None:

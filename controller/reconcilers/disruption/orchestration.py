@@ -289,7 +289,10 @@ class Orchestrator(PortUser):
             self._in_flight = [one for one in self._in_flight if one.left]
 
     async def remove_stale_marks(self) -> None:
-        """Remove the marks of nodes that no command in flight disrupts, except during a reboot."""
+        """Remove taint and condition of a disruption from nodes that no command disrupts.
+
+        Nodes that are being rebooted or deleted keep them.
+        """
         for state in self.cluster.state_nodes(self.clock()):
             stays = state.node is not None and not state.deleting and not _is_rebooted(state)
             if stays and _is_marked(state):

@@ -305,11 +305,11 @@ class Plan:
         return float(self.model.price[self.leaving].sum() - self._worth @ self.bought)
 
     def price_of_bought(self) -> float:
-        """Return a lower estimate, in $/h, of the price of the new nodes that the plan buys for.
+        """Return a lower estimate, in $/h, of the price of the plan's new nodes.
 
-        If one instance type holds all those pods, it is the price of the cheapest such node.
-        Otherwise it is the sum of the pods' shares of new nodes; infinite if no offering can hold
-        one of them.
+        If one instance type holds all pods that go to new nodes, it is the price of the cheapest
+        such node. Otherwise it is the sum of the pods' shares of new nodes; infinite if no offering
+        can hold one of them.
         """
         some = np.flatnonzero(self.bought)
         if not len(some):

@@ -53,7 +53,7 @@ class PreferencePrices:
 def preference_prices(
     problem: DisruptionProblem, candidates: Sequence[Candidate]
 ) -> PreferencePrices | None:
-    """Return the cluster in which these candidates' pods give up their preferences for a price.
+    """Return the prices of these candidates' preferences, and the cluster without them.
 
     None if no pod has a price for preferences, or if PREFERENCE_POLICY is Ignore.
     """
