@@ -369,7 +369,7 @@ class Simulation:
         kept = [_placeholder(pod, node_of[pod.key]) for pod in stranded if pod.key in node_of]
         others = (pod for pod in snapshot.pods if pod.key not in placed)
         types = snapshot.instance_types
-        for reservation in map(_reservation, results.new_nodes):
+        for reservation in map(reservation_of, results.new_nodes):
             if reservation:
                 types = with_left(types, reservation, -1)
                 self._refilled |= {reservation}
@@ -454,7 +454,7 @@ def _starting_reservations(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(filter(None, named))
 
 
-def _reservation(node: NewNode) -> str:
+def reservation_of(node: NewNode) -> str:
     """Return the ID of the capacity reservation that a new node is launched from, if any."""
     pinned = (r for r in node.requirements if r.key == labels.RESERVATION_ID and r.operator == "In")
     return next((r.values[0] for r in pinned if len(r.values) == 1), "")

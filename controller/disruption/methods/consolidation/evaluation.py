@@ -22,7 +22,13 @@ from controller.disruption.methods.consolidation.preferenceprices import Prefere
 from controller.disruption.methods.consolidation.replacements import affordable
 from controller.disruption.model import ClusterModel
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import Group, Simulation, SimulationResult, groups
+from controller.disruption.simulation import (
+    Group,
+    Simulation,
+    SimulationResult,
+    groups,
+    reservation_of,
+)
 from controller.state.nodes import StateNode
 
 REASON = Reason.UNDERUTILIZED
@@ -119,9 +125,28 @@ class Evaluator:
         return priced if self.balance.approves(priced) else None
 
     def approved_groups(self, result: SimulationResult) -> list[Group]:
-        """Return the groups of a simulation result that save more than they cost, best first."""
+        """Return the groups of a simulation result that are worth disrupting, best first.
+
+        A group saves more than it costs, or moves pods to a cheaper capacity reservation for free.
+        """
         allowed = filter(None, map(self.allowed_group, groups(result)))
-        return sorted((one for one in allowed if self.net(one) > NEGLIGIBLE), key=self.rank)
+        return sorted(
+            (one for one in allowed if self.net(one) > NEGLIGIBLE or self._freed_reservation(one)),
+            key=self.rank,
+        )
+
+    def _freed_reservation(self, group: Group) -> str:
+        """Return the capacity reservation of a node that moves to a cheaper one, or "".
+
+        Both are paid for, so such a move saves no money, and only counts if evictions are free. But
+        the instance of the other reservation is then left for pods that need it.
+        """
+        if self.problem.settings.eviction_price or self.conceded is not None:
+            return ""
+        if (len(group.leaving), len(group.replacements)) != (1, 1) or group.saving <= 0.0:
+            return ""
+        left, taken = group.leaving[0].reservation, reservation_of(group.replacements[0])
+        return left if taken and taken != left else ""
 
     def eviction_cost_rank(self, candidate: Candidate) -> tuple[float, str]:
         """Return the sort key of nodes: the cost of emptying relative to the price, then name."""
@@ -166,7 +191,7 @@ class Evaluator:
             saving=group.saving,
             evictions=evictions,
             conceding=conceding,
-            why=_why(group, evictions, conceding),
+            why=_why(group, evictions, conceding, freed=self._freed_reservation(group)),
             part_of=self.command(group.whole) if group.whole is not None else None,
         )
 
@@ -182,13 +207,14 @@ def _plan_without(model: ClusterModel, leaving: Collection[str]) -> Plan:
     return plan
 
 
-def _why(group: Group, evictions: int, conceding: int) -> str:
+def _why(group: Group, evictions: int, conceding: int, *, freed: str) -> str:
     nodes = ", ".join(sorted(group.names)[:3]) + (", …" if len(group.names) > 3 else "")
     is_one = len(group.names) == 1
     return (
         f"{with_count(len(group.names), 'node')} ({nodes}; {group.price:.4f} $/h) "
         f"{'is' if is_one else 'are'} not needed; {_moves(group, evictions)}"
         + (f"; {with_count(conceding, 'pod')} will run without preferences" if conceding else "")
+        + (f"; this frees an instance of capacity reservation {freed}" if freed else "")
         + (f"; {_follow(group, group.whole)}" if group.whole is not None else "")
     )
 

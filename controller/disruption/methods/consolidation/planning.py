@@ -162,8 +162,11 @@ def _confirmed_plan(
 
 
 def _by_engine(evaluator: Evaluator, model: ClusterModel) -> ConfirmedPlan:
-    """Return a plan with one node that the arrays cannot judge and that the engine confirms."""
-    odd = model.present[:, model.intricate].any(axis=1)
+    """Return a plan with one node that the arrays cannot judge and that the engine confirms.
+
+    The arrays judge neither some pods nor moves between capacity reservations.
+    """
+    odd = model.present[:, model.intricate].any(axis=1) | _in_dearer_reservations(evaluator, model)
     return alone(
         evaluator, (model.names[index] for index in np.flatnonzero(odd & model.candidate).tolist())
     )
@@ -180,6 +183,30 @@ def _buyable(evaluator: Evaluator, model: ClusterModel) -> Mask:
     others = model.present[~_spot_nodes(evaluator, model)].any(axis=0)
     buyable: Mask = others & np.isfinite(model.worth_new)
     return buyable
+
+
+def _in_dearer_reservations(evaluator: Evaluator, model: ClusterModel) -> Mask:
+    """Mark the nodes of reservations that cost more than another one with instances left.
+
+    If evictions are not free, there are none.
+    """
+    problem = evaluator.problem
+    price_of = {
+        name: candidate.price
+        for name, candidate in evaluator.candidates.items()
+        if candidate.reservation and not problem.settings.eviction_price
+    }
+    if not price_of:
+        return np.zeros(len(model.names), dtype=np.bool_)
+    left = (
+        offering.price
+        for types in problem.snapshot.instance_types.values()
+        for instance_type in types
+        for offering in instance_type.offerings
+        if offering.reservation and offering.available
+    )
+    cheapest = min(left, default=np.inf)
+    return np.array([price_of.get(name, 0.0) > cheapest for name in model.names], dtype=np.bool_)
 
 
 def _spot_nodes(evaluator: Evaluator, model: ClusterModel) -> Mask:
