@@ -244,6 +244,21 @@ async def test_a_reboot_with_an_invalid_bound_of_the_drain_fails_and_the_node_st
     assert said.startswith("invalid reboot request: 'soon' is not a duration")
 
 
+async def test_invalid_requests_do_not_count_as_reboots() -> None:
+    scenario = RebootScenario()
+    for _ in range(2):
+        await scenario.live(1)
+        await scenario.annotate_claim(labels.REBOOT_TERMINATION_GRACE_PERIOD, "soon")
+        await scenario.live(1)
+        assert scenario.state() == ("False", "RebootFailed")
+        scenario.world.now += timedelta(minutes=10)
+
+    await scenario.live(1)
+
+    assert scenario.state() == ("True", "RebootRequested")
+    assert not scenario.going()
+
+
 async def test_a_reboot_that_takes_too_long_ends_although_its_annotation_is_invalid() -> None:
     scenario = RebootScenario()
     await scenario.until_issued()

@@ -39,7 +39,6 @@ from controller.apiserver.errors import (
     UnavailableError,
 )
 from controller.disruption.commands import Candidate, Command, Reason
-from controller.disruption.methods.repair import reboots
 from controller.disruption.methods.rollout import since
 from controller.disruption.pods import DISRUPTED
 from controller.disruption.problem import DisruptionProblem
@@ -304,13 +303,9 @@ class Orchestrator(PortUser):
         The reconciler `termination.reboot` reboots the node.
         """
         (candidate,) = command.candidates
-        claim, now, bound = candidate.claim, self.clock(), command.drain_bound
-        times = [at.isoformat() for at in (*reboots(claim, now), now)]
+        claim, bound = candidate.claim, command.drain_bound
         drain = None if bound is None else durations.format_duration(bound)
-        annotations = {
-            labels.REBOOTED_AT: ",".join(times),
-            labels.REBOOT_TERMINATION_GRACE_PERIOD: drain,
-        }
+        annotations = {labels.REBOOT_TERMINATION_GRACE_PERIOD: drain}
         annotated = {"metadata": {"annotations": annotations}}
         found = conditions.find(candidate.node.status.conditions, command.condition)
         why = f"{command.condition}/{found.reason}" if found is not None else command.condition

@@ -28,6 +28,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.constraints import taints
 from controller.constraints.resources import parse_resources
+from controller.disruption.methods.repair import reboots
 from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import plan_drain
@@ -95,7 +96,14 @@ class Reboots(PortUser):
         if before is None:
             if not await self._drain(node, bound, _since(asked)):
                 return POLL
-            annotated = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: boot}}}
+            now = self.clock()
+            # A reboot counts once it is requested from the cloud, not if it is refused before.
+            times = [at.isoformat() for at in (*reboots(claim, now), now)]
+            annotations = {
+                labels.REBOOT_PRE_BOOT_ID: boot,
+                labels.REBOOTED_AT: ",".join(times),
+            }
+            annotated = {"metadata": {"annotations": annotations}}
             claim = await apply_patch(self.ports, claim, annotated)
         elif before != boot:
             return await self._record_reboot(claim, node, asked)
