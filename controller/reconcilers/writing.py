@@ -19,7 +19,7 @@ from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON, NodeClaim
 from controller.apis.kinds import KIND_OF, NODE_CLAIM, Kind, T
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.meta import KubernetesObject, OwnerReference, to_wire
+from controller.apis.kubernetes.meta import KubernetesObject, OwnerReference, Wire, to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError, UnavailableError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.ports import Ports
@@ -100,6 +100,11 @@ async def apply_patch(
         raise
     ports.cluster.observe(kind, updated)
     return updated
+
+
+def status_patch(before: Wire, after: Wire) -> dict[str, Any]:
+    """Return the merge patch that replaces a status; it removes the fields that `after` lacks."""
+    return {"status": {**dict.fromkeys(to_wire(before)), **to_wire(after)}}
 
 
 async def with_conditions(

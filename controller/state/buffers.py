@@ -14,13 +14,21 @@ from typing import Any, Protocol
 import msgspec
 
 from controller.apis import labels
-from controller.apis.karpenter.capacitybuffer import CapacityBuffer
+from controller.apis.karpenter.capacitybuffer import (
+    ACTIVE_CAPACITY,
+    PROVISIONING,
+    READY_FOR_PROVISIONING,
+    CapacityBuffer,
+    CapacityBufferStatus,
+)
 from controller.apis.kinds import DEPLOYMENT, POD_TEMPLATE, REPLICA_SET, STATEFUL_SET, Kind, T
+from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
 from controller.apis.kubernetes.workloads import Scalable
 from controller.constraints.resources import parsed_requests, pod_requests
+from controller.options import GATE_DISABLED
 
 PRIORITY = -(2**31)
 """The priority of a buffer's pods: lower than every real pod."""
@@ -33,6 +41,19 @@ SCALABLES: Mapping[str, Kind[Any]] = {
     kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
 }
 """The kinds of workloads that `scalableRef` may name."""
+
+OWN_REASONS = frozenset(
+    {
+        "",
+        GATE_DISABLED,
+        "Resolved",
+        "PodTemplateNotFound",
+        "ScalableRefNotFound",
+        "ResolutionFailed",
+    }
+)
+"""The reasons that this controller writes in the condition `ReadyForProvisioning` of a buffer. Any
+other reason belongs to another provisioner, such as Cluster Autoscaler."""
 
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
 
@@ -172,6 +193,22 @@ def virtual_pods(buffer: CapacityBuffer, blueprint: PodBlueprint, count: int) ->
         )
         for number in range(1, count + 1)
     )
+
+
+def released_status(buffer: CapacityBuffer) -> CapacityBufferStatus:
+    """Return the status of a buffer with another provisioning strategy, without Joiner's part.
+
+    The status is Joiner's if Joiner has provisioned the buffer, or has reported that its feature
+    gate is off, and the buffer's controller has not written its own strategy since.
+    """
+    known = buffer.status
+    ready = conditions.find(known.conditions, READY_FOR_PROVISIONING)
+    if ready is None or ready.reason not in OWN_REASONS:
+        return known
+    if known.provisioning_strategy != ACTIVE_CAPACITY and ready.reason != GATE_DISABLED:
+        return known
+    foreign = conditions.without_condition(known.conditions, READY_FOR_PROVISIONING)
+    return CapacityBufferStatus(conditions=conditions.without_condition(foreign, PROVISIONING))
 
 
 def buffer_of(pod: Pod) -> str:

@@ -119,20 +119,44 @@ async def test_an_unresolvable_buffer_reports_the_reason_and_gets_no_capacity(
     assert not scenario.asked
 
 
-async def test_a_buffer_with_another_strategy_is_left_to_its_controller() -> None:
-    spec: dict[str, Any] = {"podTemplateRef": {"name": "web"}, "replicas": 2}
-    scenario = _scenario(TEMPLATE, make_buffer(**spec))
-    await resolved(scenario.world)
-    assert scenario.world.cluster.buffer_pods()
-    scenario.world.seed(make_buffer(**spec, provisioningStrategy="example.com/standby"))
-    before = status(scenario.world)
-
+async def handed_over(scenario: ProvisioningScenario, status: CapacityBufferStatus) -> None:
+    """Give the buffer another strategy and this status, and let the controller react."""
+    spec = {"podTemplateRef": {"name": "web"}, "replicas": 2}
+    buffer = make_buffer(**spec, provisioningStrategy="example.com/standby")
+    scenario.world.seed(msgspec.structs.replace(buffer, status=status))
     assert await resolved(scenario.world) is None
     await scenario.round()
 
-    assert status(scenario.world) == before
+
+async def test_a_buffer_with_another_strategy_is_left_to_its_controller() -> None:
+    scenario = _scenario(TEMPLATE, make_buffer())
+    await resolved(scenario.world)
+    assert scenario.world.cluster.buffer_pods()
+    ready = Condition(type="ReadyForProvisioning", status="True", reason="Resolved")
+    theirs = CapacityBufferStatus(
+        provisioning_strategy="example.com/standby", replicas=2, conditions=[ready]
+    )
+
+    await handed_over(scenario, theirs)
+
+    assert status(scenario.world) == theirs
     assert not scenario.world.cluster.buffer_pods()
     assert not scenario.asked
+
+
+async def test_a_buffer_that_gets_another_strategy_loses_the_status_of_the_old_one() -> None:
+    scenario = _scenario(TEMPLATE, make_buffer())
+    await resolved(scenario.world)
+    await scenario.round()
+    ours = status(scenario.world)
+    assert {each.type for each in ours.conditions} == {"ReadyForProvisioning", "Provisioning"}
+    theirs = Condition(type="example.com/Standby", status="True")
+
+    await handed_over(
+        scenario, msgspec.structs.replace(ours, conditions=[*ours.conditions, theirs])
+    )
+
+    assert status(scenario.world) == CapacityBufferStatus(conditions=[theirs])
 
 
 DEPLOYMENT_WITHOUT_PODS = Deployment(

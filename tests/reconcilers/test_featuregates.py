@@ -108,6 +108,20 @@ async def test_a_buffer_with_another_strategy_is_not_written() -> None:
     assert said(world, kinds.CAPACITY_BUFFER) is None
 
 
+async def test_a_buffer_that_gets_another_strategy_loses_the_report() -> None:
+    world = World()
+    world.seed(BUFFER)
+    await reported(world)
+    assert said(world, kinds.CAPACITY_BUFFER) is not None
+    (stored,) = world.api.objects(kinds.CAPACITY_BUFFER)
+    spec = msgspec.structs.replace(BUFFER.spec, provisioning_strategy="example.com/standby")
+    world.seed(msgspec.structs.replace(stored, spec=spec))
+
+    await reported(world)
+
+    assert said(world, kinds.CAPACITY_BUFFER) is None
+
+
 async def test_missing_crds_are_not_an_error() -> None:
     world = World()
     world.seed(BUFFER)

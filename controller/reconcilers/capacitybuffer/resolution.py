@@ -14,13 +14,13 @@ from controller.apis.karpenter.capacitybuffer import (
 )
 from controller.apis.kinds import CAPACITY_BUFFER
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.meta import to_wire
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import apply_patch
+from controller.reconcilers.writing import apply_patch, status_patch
 from controller.state.buffers import (
     PodBlueprint,
     UnresolvedError,
     blueprint_of,
+    released_status,
     replicas,
     virtual_pods,
 )
@@ -46,8 +46,12 @@ class Resolution(PortUser):
         """
         namespace, _, name = key.partition("/")
         buffer = self.cluster.get(CAPACITY_BUFFER, name, namespace)
-        if buffer is None or buffer.metadata.is_deleting or not buffer.spec.is_active:
+        if buffer is None or buffer.metadata.is_deleting:
             self.cluster.expect_in_buffer(key, ())
+            return None
+        if not buffer.spec.is_active:
+            self.cluster.expect_in_buffer(key, ())
+            await self._write(buffer, released_status(buffer))
             return None
         status = msgspec.structs.replace(
             buffer.status, provisioning_strategy=buffer.spec.provisioning_strategy
@@ -94,9 +98,8 @@ class Resolution(PortUser):
     async def _write(self, buffer: CapacityBuffer, after: CapacityBufferStatus) -> None:
         if after == buffer.status:
             return
-        cleared = dict.fromkeys(to_wire(buffer.status))
-        status = {"status": {**cleared, **to_wire(after)}}
-        await apply_patch(self.ports, buffer, status, subresource="status")
+        patch = status_patch(buffer.status, after)
+        await apply_patch(self.ports, buffer, patch, subresource="status")
 
 
 def _count(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:

@@ -8,7 +8,7 @@ watched: `nodepool.readiness` reports on them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,26 +17,18 @@ from controller.apis.karpenter.capacitybuffer import (
     NOT_READY,
     PROVISIONING,
     READY_FOR_PROVISIONING,
+    CapacityBuffer,
 )
-from controller.apis.kinds import CAPACITY_BUFFER, NODE_OVERLAY, Kind
+from controller.apis.kinds import CAPACITY_BUFFER, NODE_OVERLAY, Kind, T
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ApiError
 from controller.options import GATE_DISABLED, FeatureGates, gate_disabled
 from controller.reconcilers.ports import Ports, PortUser
+from controller.reconcilers.writing import status_patch
+from controller.state.buffers import OWN_REASONS, released_status
 
 PERIOD = timedelta(minutes=1)
-
-OWN_BUFFER_REASONS = (
-    "",
-    GATE_DISABLED,
-    "Resolved",
-    "PodTemplateNotFound",
-    "ScalableRefNotFound",
-    "ResolutionFailed",
-)
-"""The reasons that this controller writes in a buffer's condition, most of them while the gate is
-on. Any other reason belongs to another provisioner, such as Cluster Autoscaler."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +46,7 @@ class DisabledFeatures(PortUser):
             await self._report(NODE_OVERLAY, "Ready", "NodeOverlay")
         if not self.gates.capacity_buffer:
             await self._report(
-                CAPACITY_BUFFER, READY_FOR_PROVISIONING, "CapacityBuffer", OWN_BUFFER_REASONS
+                CAPACITY_BUFFER, READY_FOR_PROVISIONING, "CapacityBuffer", OWN_REASONS
             )
         return PERIOD
 
@@ -64,7 +56,8 @@ class DisabledFeatures(PortUser):
         try:
             for value in await self.api.list(kind):
                 if kind == CAPACITY_BUFFER and not value.spec.is_active:
-                    continue  # another controller provisions it
+                    await self._release(value)
+                    continue
                 known = conditions.find(value.status.conditions, condition)
                 if known is None or not own_reasons or known.reason in own_reasons:
                     await self._write(kind, value, condition, gate)
@@ -72,6 +65,12 @@ class DisabledFeatures(PortUser):
             # A cluster need not have the CRD of a disabled kind.
             fields = {"gate": gate, "kind": kind.name}
             log.debug("cannot report that a feature gate is off: %s", error, extra=fields)
+
+    async def _release(self, buffer: CapacityBuffer) -> None:
+        """Remove Joiner's status from a buffer that another controller provisions."""
+        after = released_status(buffer)
+        if after != buffer.status:
+            await self._patch(CAPACITY_BUFFER, buffer, status_patch(buffer.status, after))
 
     async def _write(self, kind: Kind[Any], value: Any, condition: str, gate: str) -> None:
         known = value.status.conditions
@@ -93,11 +92,14 @@ class DisabledFeatures(PortUser):
             )
         if conditions.are_equal(known, after):
             return
+        await self._patch(kind, value, {"status": {"conditions": to_wire(after), **status}})
+
+    async def _patch(self, kind: Kind[T], value: T, patch: Mapping[str, Any]) -> None:
         own = value.metadata
         await self.api.patch(
             kind,
             own.name,
-            {"status": {"conditions": to_wire(after), **status}},
+            patch,
             namespace=own.namespace,
             subresource="status",
             resource_version=own.resource_version,
