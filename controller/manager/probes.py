@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 
@@ -79,7 +80,7 @@ def metrics(
     one_at_a_time = asyncio.Lock()
 
     async def page(request: web.Request) -> web.Response:
-        compressed = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+        compressed = _accepts_gzip(request.headers.get("Accept-Encoding", ""))
         async with one_at_a_time:
             with frozen():
                 parts = await asyncio.to_thread(exposition.page, registry, compressed=compressed)
@@ -93,6 +94,19 @@ def metrics(
     if with_profiles:
         profiling.add_to(application)
     return application
+
+
+def _accepts_gzip(accepted: str) -> bool:
+    """Return whether the value of the header Accept-Encoding accepts gzip, as RFC 9110 defines it.
+
+    A weight of 0 refuses an encoding. `*` stands for every encoding that is not named.
+    """
+    weights = {}
+    for each in accepted.lower().split(","):
+        encoding, _, weight = each.partition(";")
+        weights[encoding.strip()] = weight.replace(" ", "")
+    weight = weights.get("gzip", weights.get("*", "q=0"))
+    return not re.fullmatch(r"q=0(\.0*)?", weight)
 
 
 async def _stream_parts(parts: list[bytes]) -> AsyncIterator[bytes]:

@@ -47,7 +47,19 @@ async def test_metrics_are_text_for_prometheus() -> None:
     assert "seen_total 3.0" in page
 
 
-@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, deflate", "gzip"), ("identity", None)])
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip, deflate", "gzip"),
+        ("deflate;q=0, GZip ; q=0.5", "gzip"),
+        ("*", "gzip"),
+        ("identity", None),
+        ("gzip;q=0", None),
+        ("gzip; q=0.000, *", None),
+        ("*;q=0", None),
+        ("gzip-like", None),
+    ],
+)
 async def test_metrics_are_compressed_for_clients_that_accept_it(
     accepted: str, encoding: str | None
 ) -> None:
