@@ -341,12 +341,10 @@ def decide(request: bytes, sent: int, offer: bytes, seconds: float) -> Decision 
     """
     from controller.disruption.methods import order
 
-    gc.collect()
-    with _without_garbage_collection():
-        problem = decode_problem(request, sent, offer)
-        if problem is None:
-            return None
+    def evaluate(problem: DisruptionProblem) -> Decision:
         return order.decide(problem, expired=_Deadline(seconds), signatures=_CACHES.signatures)
+
+    return _evaluate(evaluate, request, sent, offer)
 
 
 def confirm(
@@ -358,13 +356,24 @@ def confirm(
     """
     from controller.disruption.methods import order
 
+    def evaluate(problem: DisruptionProblem) -> Confirmation:
+        expired = _Deadline(seconds)
+        return order.confirm(problem, decision, expired=expired, signatures=_CACHES.signatures)
+
+    return _evaluate(evaluate, request, sent, offer)
+
+
+def _evaluate(
+    evaluate: Callable[[DisruptionProblem], Result], request: bytes, sent: int, offer: bytes
+) -> Result | None:
+    """Return the result of a function for the problem of a request; None as for `decide`.
+
+    Garbage of the last request is collected first, because this one collects none.
+    """
     gc.collect()
     with _without_garbage_collection():
         problem = decode_problem(request, sent, offer)
-        if problem is None:
-            return None
-        expired = _Deadline(seconds)
-        return order.confirm(problem, decision, expired=expired, signatures=_CACHES.signatures)
+        return None if problem is None else evaluate(problem)
 
 
 @contextmanager
