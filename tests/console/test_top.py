@@ -350,24 +350,54 @@ sys.exit(script())
 """Runs `joiner` with its standard output as the terminal that controls it, as a shell does."""
 
 
-@pytest.mark.process
-def test_the_keys_come_from_the_terminal_if_a_pipe_brings_the_world(tmp_path: Path) -> None:
-    recorded(tmp_path / "world.json", nodes=10)
+def errors_of_top(folder: Path, keys: bytes, program: str = CONTROLLED) -> tuple[int, str]:
+    """Run `top` with the world in a pipe and errors in a file, and press keys after an evaluation.
+
+    Returns the exit status and the errors.
+    """
+    recorded(folder / "world.json", nodes=10)
     ours, theirs = pty.openpty()
-    with (tmp_path / "world.json").open() as world, (tmp_path / "errors").open("w") as errors:
+    with (folder / "world.json").open() as world, (folder / "errors").open("w") as errors:
         shown = subprocess.Popen(
-            [sys.executable, "-c", CONTROLLED, "top", "--world=-"],
+            [sys.executable, "-c", program, "top", "--world=-"],
             stdin=world, stdout=theirs, stderr=errors, cwd=CHECKOUT, start_new_session=True,
         )  # fmt: skip
     os.close(theirs)
     until_evaluated(ours)
-    os.write(ours, b"q")
+    os.write(ours, keys)
     with contextlib.suppress(OSError):  # the end of a terminal's output
         while os.read(ours, 65536):
             pass
+    return shown.wait(), (folder / "errors").read_text()
 
-    assert shown.wait() == 0
-    assert (tmp_path / "errors").read_text() == ""
+
+@pytest.mark.process
+def test_the_keys_come_from_the_terminal_if_a_pipe_brings_the_world(tmp_path: Path) -> None:
+    assert errors_of_top(tmp_path, b"q") == (0, "")
+
+
+FAULTY = f"""
+import logging
+from controller.console.top.screen import Top
+view, group = Top.action_view, Top.action_group
+def warn(top, name):
+    logging.warning("view of %s", name)
+    view(top, name)
+def fail(top):
+    raise ValueError("no group")
+Top.action_view, Top.action_group = warn, fail
+{CONTROLLED}
+"""
+"""Runs `joiner` as `CONTROLLED` does, with a warning for the key p and a failure for g."""
+
+
+@pytest.mark.process
+def test_errors_after_the_first_screen_are_in_the_file_of_standard_error(tmp_path: Path) -> None:
+    status, errors = errors_of_top(tmp_path, b"png", FAULTY)
+
+    assert status == 1
+    assert "view of pools" in errors
+    assert "ValueError: no group" in errors
 
 
 def test_without_a_terminal_top_names_the_command_to_use(

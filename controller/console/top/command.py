@@ -31,8 +31,8 @@ except ImportError:  # textual is installed with the extra `console` only
 TERMINAL = Path("/dev/tty")
 """The terminal that controls a process, wherever its standard input and output are."""
 
-KEYS, SCREEN = 0, 2
-"""The file descriptors from which Textual reads the keys, and on which it draws."""
+KEYS = 0
+"""The file descriptor from which Textual reads the keys."""
 
 HUNG_UP = 128 + signal.SIGHUP
 """Exit status of a command whose terminal is gone, as if SIGHUP had ended it."""
@@ -71,7 +71,7 @@ async def _show(source: study.Source, note: Path | None) -> int:
         raise CommandError("top needs the package textual: pip install 'joiner[console]'")
     if not sys.stdout.isatty():
         raise CommandError("top needs a terminal; `joiner cost` prints a table")
-    _use_terminal()
+    _read_keys_from_terminal()
     # Starting it later would fail: the application replaces standard error.
     resource_tracker.ensure_running()
     feed = Feed()
@@ -83,18 +83,16 @@ async def _show(source: study.Source, note: Path | None) -> int:
     return app.return_code or 0
 
 
-def _use_terminal() -> None:
-    """Let Textual read the keys from the terminal and draw on it.
+def _read_keys_from_terminal() -> None:
+    """Let Textual read the keys from the terminal.
 
-    Textual reads standard input, which may be a pipe for `--world -`, and draws on standard error,
-    which may be redirected. `sys.stdin` remains what it was.
+    Textual reads standard input, which may be a pipe for `--world -`. `sys.stdin` remains what it
+    was.
 
     Raises:
         CommandError: standard input is no terminal, and no terminal controls the process.
 
     """
-    if not os.isatty(SCREEN):
-        os.dup2(sys.stdout.fileno(), SCREEN)
     if os.isatty(KEYS):
         return
     try:

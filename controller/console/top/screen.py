@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -154,8 +155,24 @@ class Lines(ScrollView, can_focus=True):
         return Strip([Segment(text[left : left + width].ljust(width), style)], width)
 
 
-class Keyboard(LinuxDriver):
-    """Reads keys; ignores input that is not UTF-8, which would end the application."""
+class Terminal(LinuxDriver):
+    """Draws on standard output, and ignores input that is not UTF-8.
+
+    Textual's driver draws on standard error, which the user may redirect to a file for errors. It
+    ends the application at input that is not UTF-8.
+    """
+
+    def __init__(
+        self,
+        app: App[Any],
+        *,
+        debug: bool = False,
+        mouse: bool = True,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """See `LinuxDriver`."""
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._file = sys.__stdout__
 
     def run_input_thread(self) -> None:
         """Read until the application ends."""
@@ -199,8 +216,9 @@ class Top(App[None]):
 
     def __init__(self, feed: Feed, describe: Describe, note: Path | None = None) -> None:
         """`note` is a file whose text is shown above the table."""
-        super().__init__(driver_class=Keyboard)
+        super().__init__(driver_class=Terminal)
         self._feed, self._describe, self._note = feed, describe, note
+        self._errors = sys.stderr
         self._table = tables.Nodes()
         self._taken: tuple[Content | None, Content | None] = None, None
         self._view = "nodes"
@@ -222,6 +240,8 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         """Draw the data of the `Feed`, and draw it again after each change."""
+        if not self._errors.isatty():
+            sys.stderr = self._errors  # Textual drops errors, which would spoil its screen
         self.query_one(Lines).focus()
         self.run_worker(self._follow())
         if self._note is not None:
