@@ -8,6 +8,7 @@ such as the objects of a live cluster.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -23,12 +24,12 @@ from controller.apis.kubernetes.meta import Wire, with_fields
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.schedulerconfig import default_constraints
-from controller.apis.ownership import is_ours
+from controller.apis.ownership import is_ours, node_pool_of
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.offline.instancetypes import Types, from_file, from_rows
 from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import SCALABLES, Find, blueprint_of, replicas, virtual_pods
-from controller.state.nodes import StateNode
+from controller.state.nodes import StateNode, is_unregistered
 from controller.state.overlays import conflicting_overlays, fee_of, with_fee, with_overlays
 from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
@@ -300,7 +301,11 @@ def _is_provisionable(pod: Pod) -> bool:
 
 
 def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[StateNode, ...]:
-    """Return the nodes with their NodeClaims, and NodeClaims without a node."""
+    """Return the nodes with their NodeClaims, and NodeClaims without a node.
+
+    A Node may be seen before its NodeClaim has the provider ID. The NodeClaim then stands for it.
+    """
+    launching = Counter(node_pool_of(claim) for claim in claims if not claim.status.provider_id)
     by_provider = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
     state_nodes = []
     matched: set[str] = set()
@@ -308,6 +313,9 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
         claim = by_provider.get(node.spec.provider_id)
         if claim is not None:
             matched.add(claim.metadata.name)
+        elif is_unregistered(node) and launching[node_pool_of(node)]:
+            launching[node_pool_of(node)] -= 1
+            continue
         leaving = node.metadata.is_deleting or (claim is not None and claim.metadata.is_deleting)
         state_nodes.append(StateNode(node=node, claim=claim, deleting=leaving))
     state_nodes.extend(

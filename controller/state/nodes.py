@@ -115,12 +115,19 @@ def lifecycle_event(node: Node) -> str:
     )
 
 
+def is_unregistered(node: Node) -> bool:
+    """Whether the node has the taint `karpenter.sh/unregistered`, and needs registration.
+
+    A node has it when it joins, when its kubelet creates the Node again, and when a client restores
+    old taints.
+    """
+    return any(taint.key == labels.UNREGISTERED_TAINT for taint in node.spec.taints)
+
+
 def is_closed(node: Node) -> bool:
     """Whether a new Node accepts no pods yet, and is not being deleted.
 
     It has the taint `karpenter.sh/unregistered` or `joiner.dev/nominating`.
     """
-    return not node.metadata.is_deleting and any(
-        taints.are_same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
-        for taint in node.spec.taints
-    )
+    is_held = any(taints.are_same(taint, taints.HELD) for taint in node.spec.taints)
+    return not node.metadata.is_deleting and (is_held or is_unregistered(node))

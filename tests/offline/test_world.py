@@ -51,6 +51,39 @@ def test_a_malformed_world_is_named(world: dict[str, Any], words: str) -> None:
         load(world)
 
 
+def new_node(name: str, pool: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {"karpenter.sh/nodepool": pool}},
+        "spec": {
+            "providerID": f"aws:///zone-a/{name}",
+            "taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}],
+        },
+    }
+
+
+def new_claim(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {"karpenter.sh/nodepool": "default"}},
+        "spec": {"nodeClassRef": CLASS, "requirements": []},
+    }
+
+
+def test_a_node_that_is_seen_before_its_nodeclaim_has_the_provider_id_counts_once() -> None:
+    known = {**new_claim("known"), "status": {"providerID": "aws:///zone-a/joined"}}
+    names = {"joined": "default", "seen": "default", "orphan": "other"}
+    world = load(
+        {
+            "pods": [],
+            "instanceTypes": [],
+            "nodes": [new_node(name, pool) for name, pool in names.items()],
+            "nodeClaims": [known, new_claim("launching"), new_claim("planned")],
+        }
+    )
+
+    found = {node.name for node in world.snapshot.nodes}
+    assert found == {"joined", "orphan", "launching", "planned"}
+
+
 def test_unbound_pods_are_pending_unless_finished_or_of_daemonsets() -> None:
     bound = {"metadata": {"name": "bound"}, "spec": {"nodeName": "n"}}
     done = {"metadata": {"name": "done"}, "spec": {}, "status": {"phase": "Failed"}}

@@ -41,6 +41,7 @@ from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import apply_patch, with_condition
+from controller.state.nodes import is_unregistered
 from controller.state.registrations import Failure, Registrations
 from controller.telemetry.events import EventType
 from controller.telemetry.logs import ChangeMonitor
@@ -367,9 +368,7 @@ class Lifecycle(PortUser):
                 reason="NodeNotFound",
                 message="Node not registered with cluster",
             )
-        if not registration.needs_registration(nodes[0]) and not registration.is_registered(
-            nodes[0]
-        ):
+        if not is_unregistered(nodes[0]) and not registration.is_registered(nodes[0]):
             # Its user data does not set the taint: pods may be bound before labels and taints are.
             missing: tuple[EventType, str, str] = (
                 "Warning",
@@ -415,7 +414,7 @@ class Lifecycle(PortUser):
     async def _register_again(self, claim: NodeClaim) -> None:
         node = self.cluster.node_of(claim)
         done = conditions.is_true(claim.status.conditions, INITIALIZED)
-        if done or node is None or not registration.needs_registration(node):
+        if done or node is None or not is_unregistered(node):
             return
         held = taints.is_held(node.spec.taints)
         self.cluster.observe(NODE, await registration.register(self.api, claim, node, held=held))

@@ -34,15 +34,6 @@ async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool =
     )
 
 
-def needs_registration(node: Node) -> bool:
-    """Whether the node has the unregistered taint.
-
-    A node has it when it joins, when its kubelet creates the Node again, and when a client restores
-    old taints.
-    """
-    return any(taint.key == labels.UNREGISTERED_TAINT for taint in node.spec.taints)
-
-
 def is_registered(node: Node) -> bool:
     """Whether the node is registered, even if the NodeClaim's condition is not written yet."""
     return node.metadata.labels.get(labels.REGISTERED) == "true"
