@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import tempfile
 import time
@@ -27,16 +26,6 @@ from testbed.processes import binaries, owned
 from testbed.progress import Terminal
 from testbed.region.testbed import Testbed
 
-SETTINGS = {
-    "DISRUPTION_EVICTION_PRICE": "0.00001",
-    "DISRUPTION_COOL_DOWN": "1s",
-}
-"""Settings of the controller in the demo.
-
-Pods start at once here, so evicting them costs next to nothing. Their workloads are young, so
-the controller would not expect a saving to last.
-"""
-
 
 def configuration(testbed: Testbed) -> Mapping[str, str]:
     """Return the stack's settings that point the Pulumi program to the testbed."""
@@ -50,7 +39,6 @@ def configuration(testbed: Testbed) -> Mapping[str, str]:
         "kubeconfig": str(testbed.cluster.kubeconfig),
         "image": "testbed/checkout:local",
         "nodePools": str(CHECKOUT / "testbed" / "nodepools"),
-        "settings": json.dumps(SETTINGS),
     }
 
 
@@ -125,6 +113,4 @@ def _print(console: Console, summary: Summary, seconds: float) -> None:
     for step in summary.steps:
         table.add_row(f"  {step.title}", f"{step.seconds:.1f} s")
     table.add_row("in all", f"{seconds:.1f} s")
-    differing = ", ".join(f"{name}={value}" for name, value in SETTINGS.items())
-    table.add_row("settings unlike the defaults", differing)
     console.print(table)

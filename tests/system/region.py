@@ -39,6 +39,9 @@ CONTROLLER_PODS = "/api/v1/namespaces/kube-system/pods"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/karpenter-leader-election"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
+FREE_EVICTIONS = {"DISRUPTION_EVICTION_PRICE": "0.00001", "DISRUPTION_COOL_DOWN": "1s"}
+"""Settings with which Joiner evicts pods of workloads that have run for seconds."""
+
 T = TypeVar("T")
 
 

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.demo.run import SETTINGS
 from testbed.environment import CHECKOUT
 from testbed.kube.client import KubeClient, Object
-from tests.system.region import DEPLOYMENTS, NODE_POOLS, Region, eventually
+from tests.system.region import DEPLOYMENTS, FREE_EVICTIONS, NODE_POOLS, Region, eventually
 from tests.system.scene import Scene, pods_of, small_nodes, watched
 
 pytestmark = pytest.mark.system
@@ -28,7 +27,7 @@ NAME, COUNT = "advised", 8
 @pytest.fixture(scope="module")
 def stack(region: Region) -> Iterator[Region]:
     """Yield the region after `pulumi up`."""
-    quick = {**SETTINGS, "BATCH_IDLE_DURATION": "200ms"}
+    quick = {**FREE_EVICTIONS, "BATCH_IDLE_DURATION": "200ms"}
     region.up(settings=json.dumps(quick), deleteForeignNodePools="true", drainTimeout="30s")
     yield region
     region.destroy()

@@ -18,7 +18,6 @@ import pytest
 import pytest_asyncio
 
 from controller.state.registrations import MIN_FAILURES
-from testbed.demo.run import SETTINGS
 from testbed.kube.client import KubeClient
 from tests.monitoring.ours import alerts, dashboards, queries_of
 from tests.monitoring.prometheus import evaluated_on
@@ -27,6 +26,7 @@ from tests.system.manifests import node_class
 from tests.system.region import (
     CONTROLLER_PODS,
     DEPLOYMENTS,
+    FREE_EVICTIONS,
     NODE_CLAIMS,
     NODE_CLASSES,
     NODE_POOLS,
@@ -55,7 +55,7 @@ def stack(region: Region, pytestconfig: pytest.Config) -> Iterator[Region]:
     """Yield the region after `pulumi up`; assert at the end that nothing of the stack is left."""
     nodes = int(pytestconfig.getoption("under_used_nodes"))
     quick = {
-        **SETTINGS,
+        **FREE_EVICTIONS,
         # All of the nodes join one small API server at the same time.
         "REGISTRATION_TIMEOUT": f"{max(15, nodes)}s",
         "DISRUPTION_IMAGE_SOAK": "1s",

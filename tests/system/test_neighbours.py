@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.demo.run import SETTINGS
 from testbed.environment import CHECKOUT
 from testbed.kube.client import KubeClient, Object
 from tests import administrator
@@ -27,6 +26,7 @@ from tests.system.manifests import in_pool, need, node_class, node_pool
 from tests.system.region import (
     DEFINITIONS,
     DEPLOYMENTS,
+    FREE_EVICTIONS,
     NODE_CLAIMS,
     NODE_POOLS,
     NODES,
@@ -305,7 +305,7 @@ async def test_foreign_resources_are_unchanged_by_any_stack_operation(
         existingCrds=json.dumps(SHARED_KINDS),
         discoveryTagKey=OUR_TAG,
         nodePools=pools,
-        settings=json.dumps({**SETTINGS, "BATCH_IDLE_DURATION": "200ms"}),
+        settings=json.dumps({**FREE_EVICTIONS, "BATCH_IDLE_DURATION": "200ms"}),
     )
     await expect_untouched()
 
