@@ -77,13 +77,13 @@ class Viewer(Protocol):
     """Receives the progress of the scenario."""
 
     def begin(self, title: str) -> None:
-        """A step begins."""
+        """Receive that a step begins."""
 
     def show(self, observation: Observation) -> None:
-        """A new observation was made."""
+        """Receive a new observation."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
-        """A step succeeded."""
+        """Receive that a step succeeded, after how many seconds, and its outcome."""
 
 
 class Quiet:
@@ -249,7 +249,10 @@ class Scenario:
             outcome(f"{nodes} nodes gone, every instance terminated")
 
     async def keep_a_volume(self) -> None:
-        """A pod with an unbound volume claim gets a node and a volume, both removed after it."""
+        """A pod with an unbound PersistentVolumeClaim gets a node and a volume.
+
+        Joiner removes the node after the pod, and the CSI driver the volume after the claim.
+        """
         async with self._step("a pod with a volume") as outcome:
             await self.kube.create(STORAGE_CLASSES, STORAGE_CLASS)
             await self.kube.create(VOLUME_CLAIMS, VOLUME_CLAIM)
