@@ -71,10 +71,10 @@ class CreatedRun(Run):
     changes: ClassVar[Mapping[str, tuple[Mapping[str, str], ...]]] = OF_CLUSTER
 
     vpc: str = ""
-    """The VPC of others, in which instances run."""
+    """ID of another owner's VPC. All instances of the run are launched in its subnet."""
 
     network: Any = None
-    """Identity of the cluster, its VPC and subnets when the first node was launched."""
+    """The result of `_network` when the first node was launched; None while no node runs."""
 
     def __post_init__(self) -> None:
         self.stage.settings |= {
@@ -117,7 +117,10 @@ class CreatedRun(Run):
             self._expect(self._network() == self.network, "the cluster or its network was replaced")
 
     def _network(self) -> Any:
-        """Return what identifies the cluster and its network, and whether it has compute."""
+        """Return what identifies the cluster and its subnets, and whether it has compute.
+
+        None if the cluster does not exist.
+        """
         eks = self.stage.client("eks")
         try:
             cluster = eks.describe_cluster(name=CLUSTER)["cluster"]

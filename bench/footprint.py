@@ -89,7 +89,7 @@ def pools_of(count: int) -> list[NodePool]:
 
 
 def with_requirement(pool: NodePool, key: str, values: tuple[str, ...]) -> NodePool:
-    """Return a copy of the NodePool with one more requirement."""
+    """Return a copy of the NodePool with this requirement instead of its own."""
     replace = msgspec.structs.replace
     required = [Requirement(key=key, operator="In", values=list(values))]
     inner = replace(pool.spec.template.spec, requirements=required)
@@ -261,7 +261,8 @@ def prepare_region(url: str) -> dict[str, str]:
 MEASURE_HERE = "from bench import footprint; footprint.measure_here()"
 """The program of the measured process, which has no main module in a file.
 
-Solver processes import the main module too. That of the controller is nearly empty.
+Solver processes import the main module too. With `-m`, they would import this module, which needs
+more memory than the nearly empty main module of the controller.
 """
 
 

@@ -4,8 +4,8 @@
 
 The queue is a minimal SQS over HTTP in its own process. moto walks through all messages for each
 one it returns, so the benchmark would measure moto. Calls go through boto3. The cluster is in
-memory, so the benchmark measures reading, acting on and deleting messages. Two of five messages
-concern instances of a NodeClaim.
+memory, so the benchmark measures reading, acting on and deleting messages. By default, two of five
+messages concern instances of a NodeClaim.
 """
 
 from __future__ import annotations

@@ -42,14 +42,18 @@ from controller.cloudprovider.errors import ThrottledError
 
 FLEET_SECONDS = 3.0
 PAGE = 1000
-"""Items per page if the caller passes no page size."""
+"""Items per page. A call with more items counts once for each page."""
 
 LONGEST = 3600.0
 POD = (8500, 8192)
 """CPU in millicores and memory in MiB of one pod. No instance type of the region fits two."""
 
 ON_DEMAND = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}
-"""The requirement of on-demand instances. Requests for spot omit types with a high spot price."""
+"""The requirement of on-demand instances.
+
+With it, a CreateFleet request offers every instance type. One for spot omits types with a high
+price.
+"""
 
 SMALL_POD = (1500, 1024)
 """CPU in millicores and memory in MiB of a pod that fits every instance type of the region."""

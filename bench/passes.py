@@ -12,9 +12,10 @@ equals), as the live process does until the pod changes. Everything else, includ
 is read again. The first pass of a process, which has nothing cached, has its own row.
 
 As in the live process, garbage collection is off during a pass. CPU seconds are the sum over all
-processors. On a busy machine they say more than wall-clock time. Karpenter's limits are one minute
-for multi-node and three minutes for single-node consolidation. They apply in the row that says so;
-the other row has no single-node limit.
+processors. On a busy machine they say more than wall-clock time. Joiner's are those of the whole
+pass, also on an under-used cluster. Karpenter's limits are one minute for multi-node and three
+minutes for single-node consolidation. If its pass exceeds three minutes, the table has another row
+for a pass without the single-node limit.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ OUR_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Duration and result of one disruption pass: seconds, commands, nodes removed, $/h saved."""
+    """Duration and result of one disruption pass: seconds, commands, nodes removed, $/h saved.
+
+    `seconds` run to the first command, or to the end of a pass without one.
+    """
 
     seconds: float
     cpu: float

@@ -6,8 +6,8 @@ Prints a table and writes race.json. Each engine is timed inside its own process
 instance types and pods to finished results. The time is the median of the repetitions. `from
 nothing` is Joiner's time including reading the world and encoding the instance types. `first` is
 Joiner's first solution, without time to improve it. Costs are those of whole nodes: the instance,
-its volume and the fee of `--node-fee`. Karpenter knows the price of the instance only. An engine
-that has no solution within the limit is terminated, and its row says so.
+its volume and the fee of `--node-fee`. Karpenter knows the price of the instance only. If
+Karpenter's engine has no solution within `--limit`, it is terminated, and the row says so.
 """
 
 from __future__ import annotations

@@ -6,14 +6,15 @@ Each seed is one stack on the testbed, from its creation to its end: with the re
 real API server and the test cloud. The stack is created, nodes are launched, and settings change in
 sequence. Each change is previewed and applied; some are killed halfway, some are set back. Then the
 stack is destroyed.
-Resources of others are there from the beginning: a second Karpenter, EKS Auto Mode, a queue, a
-role. After each operation an auditor checks:
+
+Resources of others are there from the beginning: an instance of another Karpenter, a NodePool and a
+NodeClaim of EKS Auto Mode, a queue and a role. After each operation an auditor checks:
 
 - what nodes depend on is there while they run, and no NodeClaim or NodePool is being deleted;
 - what belongs to others is as it was;
 - `up` refuses what the preview refuses, and succeeds where the preview does;
 - a refused operation has changed nothing;
-- a setting that is set back leaves a stack without changes;
+- a second `up` with the same settings changes nothing;
 - after `destroy`, nothing of the stack is left.
 
 Prints the findings with the sequence that led to each, and `N runs, F findings`. The exit code is 1
@@ -327,7 +328,7 @@ class Run:
     # what there is
 
     def _snapshot(self) -> Any:
-        """Return what a refused operation must leave: state, outputs, cloud, cluster."""
+        """Return what a refused operation must not change: state, outputs, cloud, cluster."""
         return (
             self.stage.recorded if self.stage.engine.stack_exists("dev") else (set(), {}),
             self._leftovers(),

@@ -2,10 +2,10 @@
 
     python -m bench.topkeys --nodes 2000 --pods 20000
 
-`joiner top` runs on a terminal of 160 × 50 characters, and keys are typed into it. For each key it
-prints the median and the maximum of two times: from the key until the terminal has received the
-last part of the new screen, and the CPU time that the application used for it. Other work on the
-machine affects the first time, and not the second.
+`joiner top` runs on a terminal of 160 × 50 characters, and the benchmark types keys into it. For
+each key it prints the median and the maximum of two times: from the key until the terminal has
+received the last part of the new screen, and the CPU time of the application's main thread. Other
+work on the machine affects the first time, and not the second.
 """
 
 from __future__ import annotations

@@ -28,10 +28,17 @@ class AllowanceSpentError(Exception):
 
 @dataclass
 class Allowance:
-    """A limit on money and time. Both count from the first check, and are never underestimated."""
+    """Limits on money and time, which count from the first check.
+
+    Each check charges the time since the last one at the rate of the instances that exist now.
+    """
 
     dollars: float
+    """Limit on money, at list prices rounded up."""
+
     lasting: timedelta
+    """Limit on time."""
+
     clock: Callable[[], datetime]
     instances: Callable[[], list[Instance]]
     """Returns Joiner's current instances."""

@@ -60,7 +60,10 @@ class Story:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Interrupt the engine once the allowance is spent, and raise its error instead."""
+        """While the block runs, interrupt the engine once the allowance is spent.
+
+        An error of the block is then raised as `AllowanceSpentError`.
+        """
         ended = threading.Event()
 
         def watch() -> None:

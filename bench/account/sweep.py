@@ -16,7 +16,7 @@ Client = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Instance:
-    """An EC2 instance of the installation; `cpus` is its number of vCPUs."""
+    """An EC2 instance of the installation: its ID and its number of vCPUs."""
 
     identity: str
     cpus: int

@@ -7,7 +7,7 @@ Both controllers run on the same control plane. Each starts in an empty cluster,
 Deployments scaled from 0, and leaves the cluster empty. Joiner is deployed by `pulumi up` and
 launches instances in the test cloud. Karpenter is 1.15.0 with its kwok provider, which creates
 Nodes itself, from the instance types and prices that Joiner reads from the cloud. Times are seconds
-from the scale request, as the API server reports them.
+from the scale request until a watch of the API server reports the change.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ class Outcome:
     idle_mib: float
     peak_mib: float
     steady_mib: float
-    """Memory of the leading replica."""
+    """Memory after the pods run. All three are those of the replica that uses most: the leader."""
 
     steady_mib_of_all: float
+    """Memory of all replicas together after the pods run."""
+
     stages: Mapping[str, tuple[float, float]]
     """Seconds at which the first and the last object reached each stage, by stage."""
 

@@ -47,9 +47,10 @@ NODES = "/api/v1/nodes"
 GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "karpenter.kwok.sh", "autoscaling.x-k8s.io")
 
 KWOK_LABELS = ("kubernetes.io/os", "karpenter.sh/capacity-type")
-"""NodePool labels that the kwok provider supports.
+"""Keys of the demo NodePool's requirements that Karpenter's NodePool keeps.
 
-Its list of instance types implies the others.
+The kwok provider does not support the others. They hold anyway, because its list of instance types
+has only types that the demo's NodePool allows.
 """
 
 

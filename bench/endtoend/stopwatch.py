@@ -1,4 +1,4 @@
-"""Record when each pod, NodeClaim and node reaches each stage, as the API server reports it."""
+"""Record when a watch of the API server reports that pods, NodeClaims and nodes reach a stage."""
 
 from __future__ import annotations
 

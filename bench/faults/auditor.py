@@ -211,12 +211,12 @@ def _others(gang: str, claim: Body, view: View) -> list[Body]:
 
 
 def _nominated_instance(pod: Body) -> str:
-    """Return the instance for whose node the pod is nominated, empty if it is not."""
+    """Return the ID of the instance for whose node the pod is nominated, empty if it is not."""
     return str(pod.get("status", {}).get("nominatedNodeName", "")).partition(".")[0]
 
 
 def _instance(claim: Body) -> str:
-    """Return the instance of a NodeClaim, empty if none was launched."""
+    """Return the ID of a NodeClaim's instance, empty if none was launched."""
     return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
 
 
@@ -475,10 +475,11 @@ class Auditor:
 
 
 def too_many(view: View) -> frozenset[str]:
-    """Return the NodeClaims whose gangs run on more nodes than the budgets allow at once.
+    """Return the names of the NodeClaims that may stay drifted because of their gangs.
 
     Nodes that run pods of one gang are disrupted together. If gangs share a node, the nodes of all
-    these gangs are disrupted together.
+    these gangs are disrupted together. Such a group of nodes may stay if it belongs to more than
+    one NodePool, or has more than the share `SURGE` of its NodePool's nodes or CPU.
     """
     pool_of = {
         node["metadata"]["name"]: node["metadata"].get("labels", {}).get("karpenter.sh/nodepool")
@@ -585,7 +586,10 @@ def _program(sizes: tuple[tuple[int, int], ...], instance_types: tuple[InstanceT
 
 
 def _fillings(cpu: int, memory: int, sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
-    """Yield how many pods of each size an instance can run together."""
+    """Yield the sets of pods that fit on an instance, as numbers of pods by size.
+
+    Of the last size, each set has as many pods as fit beside the others.
+    """
     (asked_cpu, asked_memory), *others = sizes
     most = min(cpu // asked_cpu, memory // asked_memory)
     if not others:

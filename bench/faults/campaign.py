@@ -55,7 +55,7 @@ CHECK_SECONDS = 3
 """Seconds between two checks of the auditor."""
 
 REST = 45.0
-"""Seconds for which nothing may be missing before the cluster counts as stable."""
+"""Seconds without inconsistencies after which the cluster counts as stable."""
 
 LATE = 1.0
 """Seconds after a process resumes during which calls that it had started may still arrive."""
@@ -181,7 +181,10 @@ class Run:
         return self.fault.delay() if self.fault_is_on else 0.0
 
     def _witness(self, call: Call) -> None:
-        """Check that an acting replica holds the Lease, and that pods are evicted, not deleted."""
+        """Check a call: its replica holds the Lease, and no pod is deleted instead of evicted.
+
+        If it deletes a NodeClaim, check that whole gangs are disrupted.
+        """
         if not call.acts:
             return
         lease = self.api.find(kinds.LEASE, LEASE, LEASE_NAMESPACE)

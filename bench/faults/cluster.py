@@ -41,7 +41,7 @@ UNREGISTERED = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 BOOT = (20.0, 40.0)
-"""Range of seconds from a running instance to its node."""
+"""Range of seconds from the launch of an instance to its node."""
 
 READY = 6.0
 """Seconds from a node's creation until it is ready."""

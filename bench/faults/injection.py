@@ -123,7 +123,7 @@ class Fault:
 
 @dataclass
 class Kill(Fault):
-    """The leader is killed at one of the `steps` of its work, repeatedly.
+    """The leader is killed at one of the `steps` of its work, up to `most` times in a run.
 
     A step is a call: a verb and a kind. The steps take turns from run to run, two runs each. With
     an even `number` the leader is killed before the call has its effect, with an odd one after it.
@@ -170,7 +170,7 @@ class LeaderChange(Fault):
 
 
 class PausedLeader(Fault):
-    """The leader is paused for longer than its Lease lasts, and then continues."""
+    """The leader is paused for 8 to 60 s, and then continues. Its Lease lasts 15 s."""
 
     async def inject(self, scene: Scene) -> None:
         while True:
@@ -729,4 +729,4 @@ FAULTS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "cloud-partial": PartialFleets,
     "mix": Mix,
 }
-"""Every fault by name, made from a random generator and its number among the runs of that kind."""
+"""The faults by name: functions of a random generator and of `Fault.number`."""

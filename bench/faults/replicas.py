@@ -66,7 +66,7 @@ def make_datetime(epoch: datetime) -> type[datetime]:
 
 
 def wall_clock(epoch: datetime, process: Process | None) -> datetime:
-    """Return the wall clock of a process."""
+    """Return the wall-clock time of a process, with its clock error; without one if it is None."""
     error = process.clock_error if process is not None else 0.0
     return epoch + timedelta(seconds=asyncio.get_running_loop().time() + error)
 

@@ -16,9 +16,10 @@ from bench.faults.campaign import Load, Outcome, play
 from bench.faults.injection import FAULTS
 
 RUNS_PER_PROCESS = 25
-"""Runs after which a process is replaced, since it has killed many controllers.
+"""Average number of runs after which a process is replaced.
 
-Python 3.11 hangs if the pool itself does so (`max_tasks_per_child`).
+The controllers that are killed in its runs leave unfinished coroutines in it. The processes are
+replaced here, because Python 3.11 hangs if the pool does so (`max_tasks_per_child`).
 """
 
 ALIKE = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -26,7 +26,10 @@ AWS_SECONDS = (0.05, 0.4)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a process: a Kubernetes `verb` with a kind, or an operation of an AWS service."""
+    """A call of a process to Kubernetes or to AWS.
+
+    To AWS, `verb` is the operation, such as `create_fleet`, and `kind` the service, such as `ec2`.
+    """
 
     process: Process
     system: Literal["kubernetes", "aws"]
@@ -180,7 +183,10 @@ class ApiWire:
 
 
 class AwsWire:
-    """A process's client of AWS. Implements `Aws`; a call in progress cannot be cancelled."""
+    """A process's client of AWS. Implements `Aws`.
+
+    A call in progress cannot be cancelled, except one of `waiting_call`.
+    """
 
     region = NAME
 

@@ -165,7 +165,10 @@ async def measure(
 
 
 async def _wait_for_nodeclaim(front: Front, controller: asyncio.subprocess.Process) -> None:
-    """Wait for the first NodeClaim. Fail if the controller ends before."""
+    """Wait for the first NodeClaim.
+
+    Raises SystemExit if the controller ends before, or after `PATIENCE_SECONDS`.
+    """
     first, ended = (asyncio.ensure_future(each) for each in (
         front.created["nodeclaims"].wait(), controller.wait(),
     ))  # fmt: skip

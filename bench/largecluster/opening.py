@@ -1,4 +1,4 @@
-"""A busy hour of a large cluster: hundreds of nodes launch at once, and others drain.
+"""Changes in a large cluster: hundreds of nodes launch at once, and others drain.
 
 This module simulates what runs outside the controller: instances that join, kube-scheduler and the
 kubelets. Of the pending pods, one per new node has an anti-affinity that keeps it apart from the
@@ -156,10 +156,11 @@ def _pending_pod(app: str, number: int, cpu: str, *, alone: bool) -> dict[str, A
 
 @dataclass(slots=True)
 class Region:
-    """Registers launched instances, all ready at once, and binds nominated pods to their nodes.
+    """Registers launched instances, and binds nominated pods to their nodes.
 
-    `joined` names the NodeClaims whose instances have joined, and `opened` the new Nodes that are
-    ready and without taints. `all_open` is set once there are `nodes` of the latter.
+    The new Nodes become ready together, once `nodes` instances have joined. `joined` names the
+    NodeClaims whose instances have joined, and `opened` the new Nodes that are ready and without
+    taints. `all_open` is set once there are `nodes` of the latter.
     """
 
     api: FakeApiServer

@@ -1,6 +1,6 @@
 """Compare Joiner's and Karpenter's engines on the same worlds (see `bench` for the terms).
 
-* `engines`         run as processes
+* `engines`         runs both engines as processes
 * `worlds`          worlds of the benchmarks; `generated` has small ones over every constraint
 * `comparison`      compares the answers to one world; `campaign` those to many
 * `consolidation`   compares disruption until no command is left; `reachable` bounds its result

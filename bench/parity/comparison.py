@@ -43,7 +43,7 @@ SHARED = frozenset({"limits"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The comparison of one world."""
+    """The comparison of one world. `cost` is that of Joiner's answer; costs are in $/h."""
 
     failures: tuple[str, ...]
     differences: tuple[str, ...]
@@ -137,7 +137,10 @@ def _left_over(world: World, our: Answer, their: Answer, *, scarce: bool) -> lis
 
 
 def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[str]]:
-    """Return failures and differences in the same pods' cost and in preferences granted."""
+    """Return failures and differences in cost and in preferences granted.
+
+    There are none if the answers do not place the same pods.
+    """
     if _unplaced_kinds(world, our) != _unplaced_kinds(world, their):
         return [], []
     text = f"{our['cost']:.4f} $/h, Karpenter {their['cost']:.4f}"

@@ -44,7 +44,8 @@ class LiveCluster:
     async def set(self, world: Mapping[str, Any], coming: Iterable[NodeInfo]) -> None:
         """Create the `coming` new nodes, and everything of a world except its pending pods.
 
-        Returns once kube-scheduler considers every node. Raises AssertionError if it does not.
+        Returns once kube-scheduler considers every node. Raises AssertionError if it does not
+        within 60 s.
         """
         for namespace in world.get("namespaces", []):
             await self._namespace(namespace)
@@ -159,7 +160,7 @@ class LiveCluster:
         }
 
     async def clear(self) -> None:
-        """Delete everything, and return once it is gone."""
+        """Delete everything but the namespaces, as `remove` does."""
         for path in ("/apis/apps/v1/daemonsets", "/api/v1/pods", "/api/v1/persistentvolumeclaims"):
             await self.remove(path)
         for path in ("/api/v1/nodes", "/api/v1/persistentvolumes", *CLUSTER_WIDE):
@@ -204,7 +205,7 @@ class LiveCluster:
                 await self._each("/api/v1/persistentvolumes", [_made_for(claim)])
 
     async def remove(self, path: str) -> None:
-        """Delete all objects of a collection, and return once they are gone."""
+        """Delete all objects of a collection; return once they are gone, or after 60 s."""
 
         async def is_gone() -> bool:
             objects, _ = await self._kube.list(path)

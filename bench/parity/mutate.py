@@ -23,7 +23,10 @@ from bench.arguments import make_parser
 from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
 
 WORLDS = (64, 256)
-"""Number of worlds per attempt: a few reveal most mutations, and only the others need them all."""
+"""Number of seeds per attempt: a few reveal most mutations, and only the others need them all.
+
+Of their worlds, only those about the mutation's features are solved.
+"""
 
 ENGINE_TESTS = ("tests/scheduling", "tests/constraints")
 FAILED = re.compile(r"^seed (\d+)|^  FAILED ([a-z ]+):", re.M)
@@ -257,7 +260,7 @@ def find_evidence(
 ) -> str:
     """Return what reveals a mutation, or an empty string; the files are restored afterwards.
 
-    `known` returns the failures without any mutation, for a number of worlds about some features.
+    `known` returns the failures without any mutation, for some features and a number of seeds.
     """
     for seeds in WORLDS:
         before = known(mutation.about, seeds)

@@ -371,7 +371,7 @@ def daemon_set() -> Object:
 
 
 def beside_others() -> World:
-    """Return pods that must share a node with others, and of which each node admits only some."""
+    """Return a world of pods that must share a node with others, while a node admits only some."""
 
     def group(app: str, count: int, *, beside: str = "", **spec: Any) -> list[Object]:
         labels, affinity = {"app": app}, spec.pop("affinity", {})

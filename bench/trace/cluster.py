@@ -49,7 +49,10 @@ def moment(now: float) -> datetime:
 
 
 FURNISHED = 180.0
-"""Seconds within which the pods that a trace begins with are bound."""
+"""Seconds of a trace in which the pods that it begins with are bound.
+
+A pod that is bound by then counts as having started a week before.
+"""
 
 LONG_AGO = 7 * 24 * 3600.0
 

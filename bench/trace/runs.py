@@ -100,9 +100,9 @@ def outcomes(
     jobs: int,
     progress: Progress,
 ) -> Iterator[Pair]:
-    """Run all simulations in parallel, and yield each trace once both sides have finished it.
+    """Run all simulations in parallel, at most `jobs` at the same time.
 
-    At most `jobs` simulations run at the same time.
+    Yields the results of each trace and seed once both sides have finished.
     """
     policies = dict.fromkeys((policy, WHEN_EMPTY))
     context = multiprocessing.get_context("spawn")

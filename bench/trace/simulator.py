@@ -306,7 +306,7 @@ class Simulator:
         self._falls.append(Fall(self.cluster.now, self._bound(), until))
 
     def _bound(self) -> float:
-        """Return a lower bound of the cost of any cluster for these pods, in $/h."""
+        """Return a lower bound of the cost of any cluster for the current pods, in $/h."""
         pods, empty = self._pods_alone()
         return least_cost(pods, snapshot=empty) if pods else 0.0
 

@@ -126,7 +126,7 @@ SMALL = {
     "operator": "In",
     "values": ["2"],
 }
-"""Requirements of the NodePool for the CapacityBuffer specs.
+"""A requirement that the default NodePool gets for the CapacityBuffer specs.
 
 Those specs count nodes that hold one pod of one CPU, and set up such nodes themselves if the
 provider is kwok.

@@ -136,7 +136,10 @@ def features(seed: int) -> tuple[str, ...]:
 
 
 def _choose_features(seed: int) -> list[Feature]:
-    """Return one feature in turn, so that each occurs, and up to three random ones."""
+    """Return one feature in turn, so that each occurs, and random ones of `FEATURES`.
+
+    These are up to three, and up to two beside a rare feature.
+    """
     chance = random.Random(f"features of {seed}")
     if seed >= RARE_FROM:
         rare = RARE[(seed - RARE_FROM) % len(RARE)]

@@ -27,7 +27,11 @@ SIZES = (("large", 2), ("xlarge", 4), ("2xlarge", 8), ("4xlarge", 16), ("8xlarge
 
 @dataclass(slots=True)
 class Draft:
-    """A world under construction."""
+    """A world under construction.
+
+    `world` maps each key of the format to its objects. `groups` counts the groups that have been
+    named. `on_every_pod` has the fields of the spec that every pod without them gets at the end.
+    """
 
     chance: random.Random
     scale: int

@@ -177,7 +177,7 @@ def coming_nodes(draft: Draft) -> None:
 
 
 def running_neighbours(draft: Draft) -> None:
-    """Add running pods with anti-affinity, with affinity, or counted by topology spread."""
+    """Add running pods that constrain pending ones: by anti-affinity, affinity and spread."""
     chance = draft.chance
     default_pool(draft)
     app = {"app": draft.name()}

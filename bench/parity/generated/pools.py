@@ -32,7 +32,7 @@ def weights(draft: Draft) -> None:
 
 
 def limits(draft: Draft) -> None:
-    """Add NodePools whose limits are lower than what the pods need."""
+    """Add NodePools whose limits may be lower than what the pods need."""
     chance = draft.chance
     draft.pools(
         pool("first", limits={"cpu": str(chance.choice((4, 8, 20)))}, weight=50),

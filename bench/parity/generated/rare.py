@@ -22,7 +22,7 @@ DISK = "example.com/disk"
 
 
 def reservations(draft: Draft) -> None:
-    """Add reserved capacity that is too small for all pods, and pods that exclude it."""
+    """Add a few reserved instances, and pods that allow, exclude or require reserved capacity."""
     chance = draft.chance
     kinds = [kind for kind in draft.world["instanceTypes"] if kind["capacity"]["cpu"] in ("4", "8")]
     for number, kind in enumerate(chance.sample(kinds, 3)):
@@ -44,7 +44,7 @@ def reservations(draft: Draft) -> None:
 
 
 def static_pools(draft: Draft) -> None:
-    """Add a static NodePool with zero or one node; no pod may add nodes to this NodePool."""
+    """Add a static NodePool, which has at most one node; no pod may add nodes to it."""
     fixed = pool("a-static", labels={"example.com/fixed": "yes"})
     fixed["spec"]["replicas"] = draft.chance.randint(0, 3)
     draft.pools(fixed)

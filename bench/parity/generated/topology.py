@@ -107,7 +107,7 @@ def match_label_keys(draft: Draft) -> None:
 
 
 def taints_policy(draft: Draft) -> None:
-    """Add topology spread with a `nodeTaintsPolicy`, and nodes that the pods do not tolerate."""
+    """Add topology spread with a `nodeTaintsPolicy`, and a zone whose NodePool is tainted."""
     chance = draft.chance
     taint = {"key": "closed", "value": "yes", "effect": "NoSchedule"}
     draft.pools(
@@ -178,7 +178,7 @@ def anti_affinity(draft: Draft) -> None:
 
 
 def namespaces(draft: Draft) -> None:
-    """Add terms that select other namespaces: by name, by label, or all."""
+    """Add affinity or anti-affinity to pods of other namespaces: by name, by label, or all."""
     chance = draft.chance
     draft.add(
         "namespaces", make_namespace("blue", color="blue"), make_namespace("red", color="red")
@@ -206,7 +206,7 @@ def namespaces(draft: Draft) -> None:
 
 
 def ignored_preferences(draft: Draft) -> None:
-    """Add the same preferences with settings that ignore preferences."""
+    """Add preferences of nodes, pods and spread, with `PREFERENCE_POLICY=Ignore`."""
     draft.settings["PREFERENCE_POLICY"] = "Ignore"
     preferred_node_affinity(draft)
     preferred_pod_affinity(draft)

@@ -11,7 +11,7 @@ from bench.parity.worlds import ZONE, ZONES, Object, requirement
 
 
 def volumes(draft: Draft) -> None:
-    """Add bound volumes in zones, StorageClasses with topologies, and volumes per pod."""
+    """Add bound volumes in zones, StorageClasses with topologies, and ephemeral volumes."""
     chance = draft.chance
     two = [{"matchLabelExpressions": [{"key": ZONE, "values": list(ZONES[:2])}]}]
     either = [{"matchLabelExpressions": [{"key": ZONE, "values": [zone]}]} for zone in ZONES[1:]]
@@ -89,7 +89,7 @@ def volume_claim(draft: Draft, name: str, kind: str) -> str:
 
 
 def volume_limits(draft: Draft) -> None:
-    """Add a node that can attach a few more volumes, and pods with one each."""
+    """Add a node that can attach two volumes, and more pods with one volume each."""
     default_pool(draft)
     draft.storage_classes("attached")
     name = stand(draft)
@@ -99,7 +99,7 @@ def volume_limits(draft: Draft) -> None:
 
 
 def volumes_and_spread(draft: Draft) -> None:
-    """Add volumes that pin some pods of a group with topology spread to a zone."""
+    """Add a group with topology spread over zones: one pod per zone, pinned there by a volume."""
     draft.storage_classes("anywhere")
     name = draft.name()
     spec = {"topologySpreadConstraints": [spread({"app": name}, ZONE)]}
