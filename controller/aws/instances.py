@@ -226,7 +226,7 @@ class Instances:
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
     async def launched_for(self, name: str) -> Instance | None:
-        """Return the instance whose NodeClaim tag is `name`, or None.
+        """Return this installation's instance whose NodeClaim tag is `name`, or None.
 
         It may be just launched and not listed by EC2 yet.
         """
@@ -280,7 +280,7 @@ class Instances:
         """Terminate an instance; return its last description, or None if EC2 does not list it yet.
 
         Raises:
-            NodeClaimNotFoundError: it is terminated.
+            NodeClaimNotFoundError: it does not exist or is terminated.
             ZoneShiftedError: its zone has a zonal shift.
             CloudProviderError: its tags are those of another installation or cluster, or are lost.
 
@@ -304,7 +304,7 @@ class Instances:
         """Reboot an instance.
 
         Raises:
-            NodeClaimNotFoundError: it is terminated.
+            NodeClaimNotFoundError: it does not exist or is terminated.
             RebootRefusedError: the controller lacks the right ec2:RebootInstances.
             ZoneShiftedError: its zone has a zonal shift.
             CloudProviderError: its tags are those of another installation or cluster, or are lost.
@@ -323,7 +323,7 @@ class Instances:
         """Add tags to an instance of this installation.
 
         Raises:
-            NodeClaimNotFoundError: it is terminated.
+            NodeClaimNotFoundError: it does not exist or is terminated.
             OtherClusterError: it has another cluster's tag.
             ZoneShiftedError: its zone has a zonal shift.
             CloudProviderError: its tags name another installation, or are lost.

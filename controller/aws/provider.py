@@ -350,7 +350,7 @@ class AWSCloudProvider:
         """Terminate the instance.
 
         Raises:
-            NodeClaimNotFoundError: the instance is terminated.
+            NodeClaimNotFoundError: the instance does not exist or is terminated.
 
         """
         try:

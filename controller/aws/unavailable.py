@@ -146,7 +146,10 @@ class Unavailable:
         )
 
     def sequence(self, instance_type: str) -> int:
-        """Return a number that changes with every mark that affects the instance type."""
+        """Return a number that changes with the marks that affect the instance type.
+
+        It changes when such a mark is added and when `sweep` removes it.
+        """
         return self._sequence[instance_type] + self._everywhere
 
     def sweep(self) -> int:

@@ -56,6 +56,7 @@ class Verification:
 
         Raises:
             ConditionError: EC2 would refuse the launch.
+            CloudProviderError: the check itself failed.
 
         """
         if not self.enabled:

@@ -132,7 +132,7 @@ class CloudProvider(Protocol):
         """Terminate the instance; the caller repeats the call until it raises.
 
         Raises:
-            NodeClaimNotFoundError: the instance is terminated.
+            NodeClaimNotFoundError: the instance does not exist or is terminated.
 
         """
 

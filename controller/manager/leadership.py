@@ -81,6 +81,7 @@ class Leadership:
 
         Raises:
             LeadershipLostError: the Lease could not be renewed; `act` has ended.
+            Exception: `act` failed with it.
 
         """
         renewed_at = await self._acquire()

@@ -1,8 +1,9 @@
 """Keeps the container below its memory limit, as far as garbage collection can.
 
 Go's runtime has a soft memory limit near which it collects garbage more often; Python's has none.
-So the controller measures its memory and that of its solver periodically, and near the limit
-collects garbage and logs a warning: the kernel kills a process above the limit without a message.
+So the controller measures its memory and that of its solver processes periodically, and near the
+limit collects garbage and logs a warning: the kernel kills a process above the limit without a
+message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Profiles of the process, on the metrics port.
 
 The paths are those of Go's pprof, as in Karpenter; the responses are text from Python's tools. The
-solver's process is not included.
+solver processes are not included.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ It has two sources. Watches report objects; reconcilers report the results of th
 (`observe`), so that the next reconciliation does not wait for the watch. The resource version
 decides which of the two is newer, and no later report restores a deleted object.
 
-A NodeClaim whose node does not exist yet counts as a node: the next scheduling run sees it and
-schedules the pending pods onto it again. So provisioning does not stop during launches, and no
-record is kept of the pods of a NodeClaim.
+A NodeClaim whose node does not exist yet counts as a node: the next scheduling run can schedule
+pods onto it, so provisioning does not stop during launches. `reconcilers.newnodes.plan` records
+which pods are planned on it.
 
 NodePools and NodeClaims of other controllers are not mirrored: queries return only Joiner's, and a
 node of another controller's NodeClaim is unmanaged. Its capacity counts, but Joiner does not change
@@ -554,8 +554,10 @@ class Cluster:
         """Return a snapshot for the engine.
 
         `instance_types` are per NodePool name. The snapshot has those of `node_pools` that have
-        instance types. It shares the mirror's frozen objects. Take it before reading pending pods:
-        a pod that is bound in between then counts once, not twice.
+        instance types. It shares the mirror's frozen objects. If the caller reads pending pods
+        first, a pod that is bound in between is in both, and the engine counts it once, as pending.
+        If the caller takes the snapshot first, it must not await before it reads them: a pod that
+        is bound in between would be in neither.
         """
         return Snapshot(
             nodes=self.state_nodes(now),
@@ -580,8 +582,8 @@ class Cluster:
     def frozen_copy(self) -> Cluster:
         """Return a copy of the mirror for another thread; it does not change.
 
-        Only `get`, `list`, `count`, `pods_on`, `claim_of` and `node_count` may be used: the copy
-        shares the frozen objects, and copies no more indices than these need.
+        Only `get`, `list`, `count`, `pods_on`, `claim_of`, `node_count` and `synced` may be used:
+        the copy shares the frozen objects, and copies no more indices than these need.
         """
         self._join_changes()
         frozen = copy(self)

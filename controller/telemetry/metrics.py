@@ -253,7 +253,7 @@ class Metrics:
     def record_reboot(self, result: str, duration: timedelta) -> None:
         """Count a reboot that ended, and observe the time since repair requested it.
 
-        Results are `succeeded`, `recovery_timeout` and `provider_error`.
+        Results are `succeeded`, `recovery_timeout`, `provider_error` and `invalid_request`.
         """
         self._reboots.labels(result).inc()
         self._reboot_duration.labels(result).observe(duration.total_seconds())
@@ -371,7 +371,7 @@ class Metrics:
     def reconcile(self, controller: str) -> Iterator[Callable[[str], None]]:
         """Time one reconciliation; yields a function that sets its result.
 
-        Results are `success`, `requeue_after` and `error`.
+        Results are `success`, `requeue_after`, `requeue` (after a conflict) and `error`.
         """
         result = "success"
 

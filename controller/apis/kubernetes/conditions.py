@@ -38,7 +38,7 @@ class Condition(Wire, omit_defaults=False):
 
 
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
-    """Return the condition of this type, or None if it has never been set."""
+    """Return the condition of this type, or None if there is none."""
     return next((c for c in conditions if c.type == kind), None)
 
 

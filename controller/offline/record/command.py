@@ -1,4 +1,4 @@
-"""The command `record`: writes the live cluster as a world for `solve`, `explain` and `disrupt`.
+"""The command `record`: writes the live cluster as a world for `solve` and other commands.
 
 The world has only the fields that these commands read. All others are dropped when objects are
 decoded, such as commands, environment variables and other fields that may hold secrets. Only
@@ -96,7 +96,7 @@ READ_ANNOTATIONS = frozenset(
     }
 )
 READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")
-"""The annotations that the engine may read."""
+"""The prefixes of the other annotations that the engine may read."""
 
 _T = TypeVar("_T", bound=KubernetesObject)
 _W = TypeVar("_W", bound=Wire)

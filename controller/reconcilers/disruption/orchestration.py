@@ -252,7 +252,10 @@ class Orchestrator(PortUser):
         return records is not None
 
     def _take_over(self, record: Disruption, problem: DisruptionProblem) -> InFlightCommand | None:
-        """Return a recorded command as in flight; None if a replacement is missing."""
+        """Return a recorded command as in flight.
+
+        None if nothing of it can be resumed or a replacement is missing.
+        """
         command = rest_of(record.spec, problem)
         made = [self.cluster.get(NODE_CLAIM, name) for name in record.status.replacements]
         replacements = [

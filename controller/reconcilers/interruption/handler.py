@@ -66,7 +66,7 @@ class NoticeHandler(PortUser):
     registrations: Registrations
 
     async def handle(self, notice: Notice) -> bool:
-        """Handle a notice and acknowledge it; returns whether it names an instance of this cluster.
+        """Handle a notice and acknowledge it; returns whether it names a NodeClaim's instance.
 
         Raises:
             ApiError: a NodeClaim could not be changed; the notice is not acknowledged.

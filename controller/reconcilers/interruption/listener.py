@@ -14,7 +14,10 @@ from controller.reconcilers.interruption.handler import NoticeHandler
 from controller.reconcilers.ports import Ports, PortUser
 
 STATUS_PERIOD = timedelta(seconds=5)
-"""How often to read the status checks; EC2 is not called more often."""
+"""How often to read the failed status checks that the cloud provider holds.
+
+Reading them does not call EC2; the cloud provider requests them on its own schedule.
+"""
 
 CATEGORIES = {
     "instance_status": "InstanceStatus",
