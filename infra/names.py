@@ -1,4 +1,4 @@
-"""Return the names of a stack's AWS resources: within AWS's limits, and unique per cluster.
+"""The names of a stack's AWS resources: within AWS's limits, and unique per cluster.
 
 Names that users type elsewhere are those of Karpenter's guide. If a name would be too long, a
 digest of the whole name replaces its end.

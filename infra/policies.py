@@ -1,4 +1,4 @@
-"""Return IAM and SQS policy documents with the least permissions that each principal needs.
+"""IAM and SQS policy documents with the least permissions that each principal needs.
 
 Conditions on tags restrict every write to the cluster. The controller can create a resource only
 with the cluster's ownership tag and its installation's tag. It can change or delete only what the

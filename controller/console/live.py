@@ -45,7 +45,7 @@ Connect = Callable[[], AbstractAsyncContextManager[tuple[ApiServer, Options]]]
 """Connects to a cluster; also yields the settings of its controller."""
 
 _NO_ANSWER = ""
-"""The key of the error that the API server does not answer; other errors have a plural as key."""
+"""The key of the error that the API server does not answer; others have their kind's plural."""
 
 log = logging.getLogger(__name__)
 

@@ -87,7 +87,7 @@ class Replica:
         self._make_cloud = make_cloud
         self._identity = identity(environ)
         self._clock = clock
-        # In mode Observe the controller adopts no nodes, and evaluates the nodes of every
+        # In mode `observe` the controller adopts no nodes, and evaluates the nodes of every
         # installation.
         installation = "" if self._observes else options.installation_tag
         self._cluster = Cluster(mirrored_kinds(options), installation=installation)
@@ -166,7 +166,7 @@ class Replica:
 
     @property
     def _observes(self) -> bool:
-        """Whether the controller runs in mode Observe and writes nothing."""
+        """Whether the controller runs in mode `observe` and writes nothing."""
         return self._options.disruption_mode == Mode.OBSERVE.value
 
     def _client(self, qps: float, burst: int) -> Client:
@@ -209,7 +209,7 @@ class Replica:
     def _assemble(
         self, api: ApiServer, cloud: RunningCloud, solve: TimedSolve, engine: TimedEngine
     ) -> Assembly | ObservingAssembly:
-        """Return the reconcilers, or in mode Observe the observers, with their ports."""
+        """Return the reconcilers, or in mode `observe` the observers, with their ports."""
         options = self._options
         ports = ReconcilerPorts(
             api=api,

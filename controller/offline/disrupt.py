@@ -60,7 +60,11 @@ SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
 
 @dataclass(slots=True, kw_only=True)
 class Course(courses.Course):
-    """The decisions about a world, the lower bound in $/h, and their durations in seconds."""
+    """The decisions about a world, and the lower bound of its cost in $/h.
+
+    `seconds` is the duration of all evaluations. `first_command_seconds` is the time until the end
+    of the first evaluation that found commands.
+    """
 
     lower_bound: float = 0.0
     seconds: float = 0.0

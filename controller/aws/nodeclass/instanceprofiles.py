@@ -209,7 +209,7 @@ class InstanceProfiles:
         """Delete this installation's profiles that a change of an EC2NodeClass's role left unused.
 
         It keeps profiles of EC2NodeClasses that have not been resolved yet, those younger than
-        1 hour, and those of running instances, whose names `in_use` returns.
+        1 hour, and those in use by instances. `in_use` returns the names of the latter.
         """
         if self.isolated or not self._current:
             return

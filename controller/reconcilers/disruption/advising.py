@@ -88,7 +88,7 @@ class Advice(PortUser):
         self._measure()
 
     def add(self, command: Command) -> None:
-        """Log and count a command, unless the same nodes are advised already."""
+        """Keep a command; log and count it, unless the same nodes are advised already."""
         is_known = command.names in self.specs
         self.specs[command.names] = spec_of(command, self.mode)
         if is_known:
@@ -100,7 +100,10 @@ class Advice(PortUser):
         )
 
     def withdraw(self, names: Names, why: str) -> None:
-        """Log that a command is no longer valid; `names` are its nodes, `why` is the reason."""
+        """Forget a command that is no longer valid, and log that.
+
+        `names` are its nodes, `why` is the reason.
+        """
         self.specs.pop(names, None)
         log.info(
             "would no longer disrupt nodes",

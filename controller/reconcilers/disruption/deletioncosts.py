@@ -92,7 +92,7 @@ class DeletionCosts(PortUser):
 
 
 def _differs(pod: Pod, cost: int | None) -> bool:
-    """Return whether a ReplicaSet's running pod has another deletion cost."""
+    """Whether the pod is a ReplicaSet's, runs, and has a deletion cost other than `cost`."""
     if not is_replica(pod) or pod.metadata.is_deleting or is_terminal(pod):
         return False
     return pod.metadata.annotations.get(labels.POD_DELETION_COST) != (

@@ -53,8 +53,8 @@ MAX_CONSOLIDATION_DELAY = timedelta(seconds=15)
 consolidatable."""
 
 BOUND_PERIOD = timedelta(minutes=5)
-"""How often Joiner computes the lower bound of the cost of an idle cluster. The computation takes
-as long as a decision."""
+"""How often Joiner computes the lower bound of the cluster's cost while it finds no commands. The
+computation takes as long as a decision."""
 
 REPORT_AGAIN = timedelta(minutes=15)
 """How often Joiner repeats why a node cannot be consolidated."""

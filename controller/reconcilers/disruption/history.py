@@ -331,7 +331,10 @@ class History(PortUser):
         )
 
     async def _forget(self) -> None:
-        """Delete the oldest Disruptions, but never the one with the newest balance."""
+        """Delete ended Disruptions that are too many or too old.
+
+        It never deletes the one with the newest balance.
+        """
         now = self.clock()
         ended = sorted(
             (record for record in self._records.values() if record.status.ended_at is not None),

@@ -144,7 +144,10 @@ class ClaimWriter(PortUser):
         return claim
 
     def expect(self, name: str, pods: Sequence[Pod], patience: timedelta) -> None:
-        """Nominate a node or NodeClaim for pods, so that it is not disrupted within `patience`."""
+        """Plan pods on a node or NodeClaim, and nominate it for them.
+
+        Because of the nomination it is not disrupted within `patience`.
+        """
         for pod in pods:
             self.plan.expect(pod, name)
         if pods:
