@@ -233,6 +233,21 @@ def test_nodes_of_the_pool_count_against_its_limit() -> None:
     expect_unschedulable(schedule_on(snapshot, [pod]), pod, "limit of cpu")
 
 
+def test_a_limit_below_what_a_pool_uses_stops_only_this_pool() -> None:
+    """Its limit may have been lowered while its nodes run."""
+    over = make_nodepool("over", weight=10, limits={"cpu": "2"})
+    node = make_node("busy", pool="over", cpu="4")
+    running = make_pod(cpu="4", node="busy")
+    snapshot = make_snapshot(
+        over, make_nodepool("free"), types=make_types(4), nodes=[node], pods=(running,)
+    )
+
+    results = schedule_on(snapshot, make_pods(4, cpu="1"))
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].node_pool == "free"
+
+
 def test_if_capacity_is_short_high_priority_pods_come_first() -> None:
     low, high = make_pods(4, cpu="2", priority=1), make_pods(2, cpu="1", priority=100)
 

@@ -19,8 +19,8 @@ class LimitHeadroom:
     """The limits of NodePools as arrays, with one column per pool and limited resource.
 
     `names`: the pool and the resource of each limit. `per_row`: catalog rows × limits, the amount
-    that one node of the row uses. `left`: limits, the remaining amounts. Amounts are in thousandths
-    of the resource's unit.
+    that one node of the row uses. `left`: limits, the remaining amounts, never below 0. Amounts are
+    in thousandths of the resource's unit.
     """
 
     names: tuple[tuple[str, str], ...]
@@ -78,7 +78,11 @@ def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> Limi
         limit = catalog.pools[number].limits[name]
         left[index] = limit - used.get(pool_name, {}).get(name, 0)
     return LimitHeadroom(
-        names=tuple((pool, name) for _, pool, name in names), per_row=per_row, left=left
+        names=tuple((pool, name) for _, pool, name in names),
+        per_row=per_row,
+        # After a limit is lowered, nodes may use more than it. Nothing is left of it then. A
+        # negative amount would exclude the nodes of all NodePools, since each uses at least 0.
+        left=np.maximum(left, 0),
     )
 
 
