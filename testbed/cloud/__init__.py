@@ -2,8 +2,8 @@
 
 One URL serves every AWS API. moto answers the APIs it emulates well (IAM, SQS,
 EventBridge, SSM, VPCs and security groups). This package answers operations that
-moto lacks or emulates only partly, with one module per type of AWS resource. `backends` is
-the only module that touches moto's internals. `wire` is the only module that knows the AWS
+moto lacks or emulates only partly, with one module per type of AWS resource. `protocol.backends`
+is the only module that imports moto. `protocol.wire` reads requests and writes responses in AWS's
 wire protocols. A call that neither moto nor this package answers fails with an error that
 names the operation.
 

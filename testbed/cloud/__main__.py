@@ -50,7 +50,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until SIGTERM, SIGINT or the exit of the parent process, then exit with code 0."""
+    """Serve until SIGTERM, SIGINT or the exit of the parent process, then exit with code 0.
+
+    Prints one line of JSON to stdout once it serves: `{"url": …}`.
+    """
     chosen = arguments(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     stopping = threading.Event()

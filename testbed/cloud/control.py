@@ -238,7 +238,7 @@ class CloudControl:
         return denied
 
     def rights(self) -> dict[str, dict[str, list[str]]]:
-        """Return the actions and resources that IAM allowed each role, by the role's ARN."""
+        """Return the resources that IAM allowed, by the role's ARN, then by action."""
         rights: dict[str, dict[str, list[str]]] = self._get("rights")["rights"]
         return rights
 

@@ -106,7 +106,7 @@ def _network_tags(world: World) -> Iterator[tuple[str, str]]:
 
 
 def identities(world: World) -> frozenset[str]:
-    """Return the names of every resource in the region, as one set."""
+    """Return every resource in the region as `<resource type> <name or ID>`."""
     return frozenset(f"{kind} {identity}" for kind, identity in all_resources(world))
 
 

@@ -1,4 +1,8 @@
-"""SQS details that moto lacks: attributes are kept, and queue policies guard deliveries."""
+"""Queue policies, as far as moto lacks them.
+
+A queue keeps its policy when a caller sets another attribute. EventBridge delivers an event to a
+queue only if the queue's policy allows it.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,10 @@ LOAD_BALANCERS = {"private": "internal-elb", "public": "elb"}
 
 
 def create_initial_resources(world: World, *, with_cluster: bool = True) -> None:
-    """Create the AMIs and the account's own resources, and the cluster and its network if asked."""
+    """Create the AMIs and the spot service-linked role.
+
+    With `with_cluster`, also create the EKS cluster with its network, IAM role and OIDC provider.
+    """
     profiles.make_service_linked_role("spot.amazonaws.com")
     if with_cluster:
         subnets, vpc, group = _network(world)

@@ -1,4 +1,7 @@
-"""Resource Groups Tagging API: every tagged resource, by ARN."""
+"""Resource Groups Tagging API: tagged resources, by ARN.
+
+It covers EC2, SQS and EventBridge, and of EKS clusters, access entries and associations.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def _rule_tags(world: World, arn: str) -> list[dict[str, str]]:
 
 @operation("resourcegroupstaggingapi", "GetResources")
 def get_resources(world: World, call: Call) -> Mapping[str, Any]:
-    """List resources by tag and by type, such as `ec2:instance`; no IAM resources, as in AWS."""
+    """List resources by tag and by type, such as `ec2:instance`.
+
+    IAM resources are not listed. AWS omits only IAM users and roles.
+    """
     types = call.get("ResourceTypeFilters", [])
     filters = {item["Key"]: item.get("Values") or [] for item in call.get("TagFilters", [])}
 

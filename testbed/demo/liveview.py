@@ -35,8 +35,9 @@ LOG_SECONDS = 5.0
 class LiveView:
     """Shows completed steps, the lines of Pulumi's engine, and the numbers of pods and nodes.
 
-    While `joiner top` has the terminal, lines are kept in `unsaid`. When `joiner top` ends, the
-    kept lines of completed steps are printed. If the scenario failed, all kept lines are printed.
+    While `joiner top` has the terminal, lines are kept in `unsaid`. If the scenario succeeds, the
+    kept lines of completed steps are printed at its end. After `q` in `joiner top`, or if the
+    scenario fails, all kept lines are printed.
     """
 
     console: Console
@@ -79,7 +80,7 @@ class LiveView:
         self._say(f"▸ {title} …")
 
     def show(self, observation: Observation) -> None:
-        """Print a line on the latest observation every `LOG_SECONDS`."""
+        """Print a line on an observation, at most one every `LOG_SECONDS`."""
         now = time.monotonic()
         if now - self.spoke >= LOG_SECONDS:
             self.spoke = now

@@ -88,7 +88,7 @@ class Observer:
     latest: Observation = field(default_factory=Observation)
 
     async def observe(self) -> Observation:
-        """Observe the cluster and the cloud now."""
+        """Observe the cluster and the cloud now; return the observation and keep it as `latest`."""
         pods, nodes, instances, claims = await asyncio.gather(
             self.kube.list(f"/api/v1/namespaces/{self.namespace}/pods"),
             self.kube.list("/api/v1/nodes", labelSelector=NODE_POOL),

@@ -43,7 +43,10 @@ def configuration(testbed: Testbed) -> Mapping[str, str]:
 
 
 async def play(testbed: Testbed, engine: PulumiEngine, view: LiveView) -> Summary:
-    """Run the scenario on a running testbed. Raises ClaimError if a step's claim does not hold."""
+    """Run the scenario on a running testbed.
+
+    Raises ClaimError if a step's claim does not hold, and EngineError if Pulumi fails.
+    """
     assert testbed.cloud is not None
     async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
         scenario = Scenario(
@@ -62,7 +65,10 @@ def _workplace() -> Path:
 
 
 def main() -> int:
-    """Run the demo; return 0 if every step succeeded, 1 if one failed, 130 after Ctrl-C."""
+    """Run the demo; return 0 if every claim holds, 1 if one does not, 130 after Ctrl-C.
+
+    Raises the error of Pulumi (EngineError) or of a part of the testbed that does not start.
+    """
     console = Console(markup=False, emoji=False)
     view = LiveView(console)
     began = time.monotonic()

@@ -1,9 +1,9 @@
 """Joiner's main use end to end, as the demo shows it and the system test asserts it.
 
-The steps: testbed up, `pulumi up`, 200 pods, scale down to 80, a spot interruption, scale to 0, a
-pod with a volume, a node deleted by hand, `pulumi destroy` under load, no resources left. Every
-step asserts its claims. A claim that does not hold ends the scenario; the error has the observed
-state.
+The steps: `pulumi up`, a second `pulumi up`, 200 pods, scale down to 80, a spot interruption, scale
+to 0, a pod with a volume, a node deleted by hand, `pulumi destroy` under load, no resources left.
+Every step asserts its claims. A claim that does not hold ends the scenario; the error has the
+observed state.
 """
 
 from __future__ import annotations
@@ -146,7 +146,10 @@ class Scenario:
         return self.observer.cloud
 
     async def run(self) -> Summary:
-        """Run the whole scenario. Raises ClaimError if a claim of a step does not hold."""
+        """Run the whole scenario.
+
+        Raises ClaimError if a claim of a step does not hold, and EngineError if Pulumi fails.
+        """
         await self.bootstrap()
         await self.change_nothing()
         await self.scale_up()
@@ -220,7 +223,7 @@ class Scenario:
             )
 
     async def interrupt(self) -> None:
-        """A spot interruption: Joiner replaces the node, and its pods move before termination."""
+        """A spot interruption: Joiner removes the node, and every pod runs on other nodes."""
         async with self._step("a spot interruption") as outcome:
             before = await self.observer.observe()
             spots = [n for n in before.nodes if n.instance.capacity_type == "spot"]

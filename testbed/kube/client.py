@@ -1,4 +1,4 @@
-"""A thin asynchronous client of the Kubernetes API, for the testbed's kubelets.
+"""A thin asynchronous client of the Kubernetes API, for the parts of the testbed.
 
 Objects are plain JSON. Paths are those of the API (`/api/v1/nodes/NAME/status`). The exceptions:
 
@@ -57,7 +57,7 @@ class UnprocessableError(KubernetesError):
 
 
 TRANSIENT = (KubernetesError, aiohttp.ClientError, TimeoutError)
-"""What a caller that runs forever reports, and tries again."""
+"""The errors that a task which runs forever logs before it tries again."""
 
 _ERRORS: Mapping[int, type[KubernetesError]] = {
     404: NotFoundError,
@@ -94,7 +94,8 @@ class Change:
 class KubeClient:
     """A client of one API server; an asynchronous context manager.
 
-    Every method except `follow` raises `KubernetesError` if the API server refuses the request.
+    Every method except `follow` raises `KubernetesError` if the API server refuses the request, and
+    `aiohttp.ClientError` or `TimeoutError` if it does not answer.
     """
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
@@ -135,7 +136,7 @@ class KubeClient:
     async def delete(
         self, path: str, *, grace_seconds: int | None = None, uid: str | None = None
     ) -> None:
-        """Delete an object; with a UID, only the object that has it."""
+        """Delete an object. With `uid`, raises `ConflictError` if the object has another UID."""
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds

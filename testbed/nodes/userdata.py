@@ -1,8 +1,8 @@
 """Parser for user data: the kubelet configuration that an AMI would derive from it.
 
 It reads three formats: nodeadm's NodeConfig (AL2023; alone or as MIME parts, merged in order),
-Bottlerocket's TOML settings, and the arguments of AL2's bootstrap.sh. Every function is pure:
-it takes text and returns a `Bootstrap`, or raises a `UserDataError` with the reason.
+Bottlerocket's TOML settings, and the arguments of AL2's bootstrap.sh. `parse_user_data` returns a
+`Bootstrap`, or raises a `UserDataError` with the reason. Every function is pure.
 """
 
 from __future__ import annotations

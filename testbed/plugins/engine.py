@@ -201,7 +201,7 @@ class PulumiEngine:
         return state
 
     def restore(self, stack: str, state: Mapping[str, Any]) -> None:
-        """Import a state into the stack, which is created if needed."""
+        """Import a state into the stack, which is created if needed and loses its settings."""
         self._configure(stack, {}, {})
         file = self._command_folder / f"{stack}.state.json"
         file.write_text(json.dumps(state))

@@ -45,7 +45,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The program's inputs before defaults, including secrets and unknowns."""
+    """The inputs of a resource to check, including secrets and unknowns.
+
+    `new` are the program's inputs before defaults. `old` are the inputs in the state, empty for a
+    new resource.
+    """
 
     type: str
     name: str

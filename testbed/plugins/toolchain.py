@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 INSTALLED: Final = "--installed"
-"""Makes the hosts use the project's virtual environment instead of the testbed's interpreter."""
+"""Option of the hosts: use the project's virtual environment, not the testbed's interpreter."""
 
 REQUIREMENTS: Final = "requirements.txt"
 
@@ -55,7 +55,7 @@ def interpreter(environment: Path) -> Path:
 def activated_variables(
     environment: Path, variables: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return environment variables, by default this process's, in a virtual environment."""
+    """Return `variables`, changed as if the virtual environment had been activated."""
     outside = {"PYTHONHOME", "PYTHONPATH"}
     return {
         **{name: value for name, value in variables.items() if name not in outside},

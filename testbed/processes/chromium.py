@@ -134,6 +134,8 @@ def _unpack(package: bytes, folder: Path) -> None:
 def running() -> Iterator[str]:
     """Run Chromium within the context; yield the address of its DevTools, as `http://…`.
 
+    If this process is killed, Chromium keeps running: it is not a process of `owned`.
+
     Raises:
         BinaryUnavailableError: it cannot be provided, or does not start.
 

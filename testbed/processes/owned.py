@@ -77,8 +77,8 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
 def await_end(processes: Mapping[int, str | None]) -> None:
     """Wait until `processes` (ID → `identity`), which are stopping, are gone and their ports free.
 
-    Waits at most `GRACE_SECONDS`, and leaves a process that does not stop to `end_all`, which may
-    not find one that is exiting, because it may have lost the environment with the marker.
+    Waits at most `GRACE_SECONDS`; a process that does not stop is left to `end_all`. `end_all` does
+    not replace this wait: an exiting process loses the marker before its ports.
     """
     deadline = time.monotonic() + GRACE_SECONDS
     while any(known and identity(pid) == known for pid, known in processes.items()):

@@ -48,7 +48,7 @@ WATCH_SECONDS = 1.0
 """Interval between checks that the components of `RESTARTED` still run, in seconds."""
 
 STAGES = Path(__file__).with_name("stages.yaml")
-"""File of the stages (changes of a pod's or node's status) that kwok uses besides its own."""
+"""File of kwok's Stage objects, which change or delete pods and nodes, besides kwok's own."""
 
 READY_SECONDS = 90.0
 """Timeout for the control plane to become ready, in seconds.

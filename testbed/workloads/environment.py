@@ -51,7 +51,8 @@ async def resolve(
 ) -> dict[str, str]:
     """Return the variables of a container, added to the given ones.
 
-    Raises ConfigurationError if an object or key that the container refers to does not exist.
+    Raises ConfigurationError if an object or key that the container refers to does not exist, or if
+    the source of a variable is not supported here.
     """
     variables = dict(given)
     for source in container.get("envFrom") or []:

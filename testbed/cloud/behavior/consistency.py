@@ -8,7 +8,7 @@ template, network resource, role, instance profile or policy becomes visible. Un
 - listings omit it.
 
 Calls that write to IAM are not affected: IAM's writes are strongly consistent. `Settings.tagging`
-is the delay of EC2 tags, which become visible later than the resource they belong to.
+is the delay from the tagging of an EC2 resource until the tags become visible.
 """
 
 from __future__ import annotations

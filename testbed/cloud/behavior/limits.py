@@ -68,7 +68,7 @@ Source: SQS API reference, SetQueueAttributes.
 ACCESS_ENTRIES, ASSOCIATIONS = 1000, 5000
 """Maximum number of access entries, and of Pod Identity associations, of one cluster.
 
-Each of these resources has at most 50 tags. Source: EKS user guide, "Service quotas".
+Source: EKS user guide, "Service quotas". `validation` checks their limit of 50 tags.
 """
 
 

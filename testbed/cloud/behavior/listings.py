@@ -34,7 +34,7 @@ NAMED_BY: Final[Mapping[str, str]] = {
 """Key of a listing → key in its items that names a resource that may not be visible yet."""
 
 WHOLE: Final = 1000
-"""Page size if neither the caller nor the operation sets one. No listing here is longer."""
+"""Page size if the caller sets none."""
 
 Ask = Callable[[bytes], Response]
 """Function that sends moto the call with another request body."""
@@ -52,7 +52,7 @@ class Paging:
 
 @lru_cache(maxsize=256)
 def paging(service: str, operation: str) -> Paging | None:
-    """Return the paging parameters of an operation, or None if it has no paginator."""
+    """Return an operation's paging parameters; None without a paginator, or with several tokens."""
     try:
         known = Loader().load_service_model(service, "paginators-1")["pagination"].get(operation)
     except UnknownServiceError:

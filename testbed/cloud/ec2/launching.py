@@ -210,7 +210,11 @@ def _reservation(
 
 
 def available_capacity(world: World, plan: Plan, *, max_price: float | None = None) -> int:
-    """Return how many instances the plan's capacity pool has now. Raises AwsError if none.
+    """Return how many instances of a plan EC2 can launch now.
+
+    The capacity pool, or the capacity reservation of the plan, and the free addresses of the subnet
+    limit the number. Raises AwsError if it is 0, if the zone does not offer the instance type with
+    the capacity type, or if the spot price exceeds `max_price`.
 
     `max_price` is the caller's highest spot price in $/h; None is no limit.
     """
@@ -396,9 +400,10 @@ def _interfaces(world: World, plan: Plan) -> list[Interface]:
 
 
 def _is_public(plan: Plan, nic: Mapping[str, Any]) -> bool:
-    """Return whether EC2 gives an interface a public address: only to the one of an instance.
+    """Return whether EC2 gives an interface a public address.
 
-    The launch decides, and the subnet's setting if the launch says nothing.
+    It does so only if the instance has a single interface. `AssociatePublicIpAddress` of the launch
+    decides, else `MapPublicIpOnLaunch` of the subnet.
     """
     wanted = nic.get("AssociatePublicIpAddress")
     is_public = plan.subnet.map_public_ip_on_launch if wanted is None else wanted

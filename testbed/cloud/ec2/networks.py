@@ -1,4 +1,8 @@
-"""Network resources that EC2 refuses to delete while they are in use, and moto does not."""
+"""EC2's behavior for network resources that moto holds, where moto lacks it.
+
+EC2 refuses to delete a resource that is in use, deletes the tags with the resource, and lists the
+services of VPC endpoints. `reaches_out` tells whether an instance in a subnet can become a node.
+"""
 
 from __future__ import annotations
 

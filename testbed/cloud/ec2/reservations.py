@@ -64,7 +64,7 @@ def create_capacity_reservation(world: World, call: Call) -> Mapping[str, Any]:
 def cancel_capacity_reservation(world: World, call: Call) -> Mapping[str, Any]:
     """Cancel a capacity reservation; its instances continue to run on demand.
 
-    As in EC2, a canceled reservation is described for some time, and can be canceled again.
+    A canceled reservation is still described, as in EC2 for some time, and can be canceled again.
     """
     identity = call.require("CapacityReservationId")
     if identity not in world.capacity_reservations:

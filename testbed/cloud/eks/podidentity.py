@@ -74,7 +74,7 @@ def describe_pod_identity_association(world: World, call: Call) -> Mapping[str, 
 
 @operation("eks", "UpdatePodIdentityAssociation")
 def update_pod_identity_association(world: World, call: Call) -> Mapping[str, Any]:
-    """Change the role or the session tags of an association."""
+    """Change the role of an association, or whether its sessions have tags."""
     association = _association(world, call)
     association.update(call.subset("roleArn", "disableSessionTags"), modifiedAt=now())
     return {"association": association}

@@ -29,12 +29,12 @@ def invalid(message: str) -> AwsError:
 
 
 def in_use(message: str) -> AwsError:
-    """Return EKS's error for a resource that exists already, or still has others."""
+    """Return EKS's error for a resource that exists already, or that other resources still use."""
     return AwsError("ResourceInUseException", message, status=409)
 
 
 def find_role(world: World, arn: str) -> Any:
-    """Return the IAM role with an ARN, or None if EKS does not see it (yet)."""
+    """Return the IAM role with an ARN, or None if it does not exist or is not visible yet."""
     roles = [role for role in list(backends.iam().roles.values()) if role.arn == arn]
     return next((role for role in roles if world.is_seen(role.name)), None)
 
@@ -157,7 +157,7 @@ def describe_addon(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("eks", "DescribeAddonVersions")
 def describe_addon_versions(world: World, call: Call) -> Mapping[str, Any]:
-    """Describe one version per add-on: the default for the cluster's Kubernetes version."""
+    """Describe one version per add-on, as the default of the requested Kubernetes version."""
     wanted = call.get("addonName")
     version = call.get("kubernetesVersion") or world.cluster.version
     compatible = {"clusterVersion": version, "defaultVersion": True}

@@ -1,7 +1,8 @@
 """Authorization of a call: which actions, resources and context keys the policies must allow.
 
 The testbed's admin may make every call. A role session may do what the role's inline and
-attached policies allow at that moment, limited by its permissions boundary. For the calls in
+attached policies allow at that moment, limited by its permissions boundary. The policy of an SQS
+queue may allow or deny a call on the queue as well. For the calls in
 `ASKED_BY` and the services in `RESOURCES`, resources are named as in AWS's service authorization
 reference. Every other call is checked against the resource `*`.
 """

@@ -36,7 +36,10 @@ POD_IDENTITY_LIFETIME = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The principal of a call: without a session, the admin, or one that a token authenticates."""
+    """The principal of a call.
+
+    `session` is None for the admin, and for a call that a web identity token authenticates.
+    """
 
     arn: str
     session: Session | None = None
@@ -74,7 +77,7 @@ def caller(world: World, call: Call) -> Caller:
 
 
 def role(arn: str) -> Any:
-    """Return a role by ARN. Raises AccessDenied if it does not exist, as STS does."""
+    """Return a role by ARN. Raises AwsError (AccessDenied) if it does not exist, as STS does."""
     for known in list(backends.iam().roles.values()):
         if known.arn == arn:
             return known

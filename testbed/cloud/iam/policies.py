@@ -47,7 +47,7 @@ def evaluate(
     context: Context,
     principal: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """Evaluate all documents together.
+    """Return the verdict of all documents together.
 
     If `principal` is given, the documents are resource policies, and statements that name
     other principals are ignored. Raises PolicyError for an unsupported condition operator.

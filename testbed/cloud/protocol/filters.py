@@ -39,8 +39,9 @@ def select(
 ) -> list[T]:
     """Return the values that match every filter of the call.
 
-    `attributes` has, by a filter's name, what the filter compares. `tags` returns a value's tags.
-    Raises InvalidParameterValue for a filter that the operation does not support.
+    `attributes` maps the name of each filter to a function that returns what the filter compares.
+    `tags` returns a value's tags. Raises AwsError (InvalidParameterValue) for a filter that the
+    operation does not support.
     """
     tests = [_test(item, attributes, tags) for item in call.get("Filters", [])]
     return [value for value in values if all(test(value) for test in tests)]
@@ -90,8 +91,8 @@ def page(
     """Return one page of a listing, and the token of the next page or None.
 
     `default` is the page size if the caller sets none. `token` is the caller's token if its
-    parameter has an unusual name. A page may hold fewer items than requested, as AWS documents
-    for all of its listings.
+    parameter is not named NextToken. If a test limits pages (`Call.largest_page`), a page holds
+    fewer items than the caller requests. Raises AwsError for a token that is invalid.
     """
     token = token or call.get("NextToken") or call.get("nextToken")
     start = _offset(token) if token else 0

@@ -1,4 +1,4 @@
-"""Validation of every call against botocore's service models, as AWS validates it.
+"""Validation of calls against botocore's service models, as AWS validates them.
 
 The models hold what AWS publishes about its APIs: required parameters, lengths, ranges,
 patterns and enumerations. boto3 itself checks only required parameters and lower bounds.
@@ -34,7 +34,10 @@ OPEN: Final = frozenset({"InstanceType"})
 
 
 def check(call: Call) -> None:
-    """Raise the service's error for parameters that its model does not allow, listing them all."""
+    """Raise the service's error for parameters that its model does not allow, listing them all.
+
+    Calls of services that are not in `wire.MODELLED` are not checked.
+    """
     if not call.protocol:
         return
     shape = model(call.service).operation_model(call.operation).input_shape

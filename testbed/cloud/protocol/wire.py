@@ -76,7 +76,7 @@ class Call:
         return default if value is None else value
 
     def require(self, name: str) -> Any:
-        """Return a required parameter. Raises MissingParameter if it is absent or empty."""
+        """Return a required parameter. Raises AwsError (MissingParameter) if absent or empty."""
         value = self.parameters.get(name)
         if value is None or value == "":
             raise missing_parameter(name)
@@ -87,7 +87,7 @@ class Call:
         return {name: self.get(name) for name in names if self.get(name) is not None}
 
     def stop_if_dry_run(self) -> None:
-        """Raise DryRunOperation for a dry run; operations call this after all their checks."""
+        """Raise AwsError (DryRunOperation) for a dry run; called after an operation's checks."""
         if self.parameters.get("DryRun"):
             raise dry_run_succeeded()
 

@@ -19,7 +19,7 @@ class Denial:
 
 
 class CallLog:
-    """Counts of calls per principal and operation, denials, and unimplemented calls."""
+    """Counts of calls per principal and operation, denials, rights, and unimplemented calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class CallLog:
             self._rights.setdefault(role, {}).setdefault(action, set()).add(resource)
 
     def rights(self) -> dict[str, dict[str, list[str]]]:
-        """Return the actions and resources that IAM allowed each role, by the role's ARN."""
+        """Return the resources that IAM allowed, by the role's ARN, then by action."""
         with self._lock:
             return {
                 role: {action: sorted(used) for action, used in sorted(actions.items())}

@@ -39,7 +39,7 @@ DEAD = frozenset({"shutting-down", "terminated"})
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """An EBS volume attached to an instance."""
+    """An EBS volume of an instance, also one that remained after the termination."""
 
     identity: str
     device: str
@@ -51,7 +51,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface attached to an instance."""
+    """A network interface of an instance, also one that remained after the termination."""
 
     identity: str
     device_index: int

@@ -1,4 +1,7 @@
-"""Service account tokens: which service account a token belongs to, checked by the cluster."""
+"""Service account tokens: which service account a token belongs to.
+
+The cluster checks the token. Without a cluster, the token's claims are trusted.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from testbed.kube.kubeconfig import Kubeconfig
 
 
 class TokenRefusedError(Exception):
-    """The cluster would not accept the token for the audience."""
+    """The token is not valid for the audience, or the cluster cannot be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ class ClusterReviewer:
     def review(self, token: str, *, audience: str) -> ServiceAccount:
         """Return the service account that the API server reports for a token.
 
-        Raises TokenRefusedError if the API server does not accept the token for the audience.
+        Raises TokenRefusedError if the API server does not accept the token for the audience, or
+        does not answer.
         """
         claims = claims_of(token)
         review = {

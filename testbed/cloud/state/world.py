@@ -33,7 +33,7 @@ class Settings:
     """Seconds from an instance's launch to the state `running`."""
 
     shutting_down: float = 1.0
-    """Seconds from TerminateInstances to the state `terminated`."""
+    """Seconds from TerminateInstances to `terminated`, and from StopInstances to `stopped`."""
 
     terminated_visible: float = 60.0
     """Seconds for which EC2 still describes a terminated instance; 1 h in AWS."""
@@ -57,10 +57,16 @@ class Settings:
     """
 
     creating: float = 0.2
-    """Seconds to create or delete a cluster, node group or Fargate profile; 10 min in AWS."""
+    """Seconds to create a cluster, and to create or delete a node group or Fargate profile.
+
+    Minutes in AWS. A cluster is deleted at once.
+    """
 
     interruption: float = 120.0
-    """Seconds from a spot interruption notice to the instance's termination, as in AWS."""
+    """Seconds from a spot or capacity reservation interruption notice to the termination.
+
+    The default is that of AWS.
+    """
 
     def change(self, values: Mapping[str, Any]) -> None:
         """Change delays.

@@ -251,7 +251,7 @@ UNUSED_CLUSTER_BLOCKS: Final = (
     "upgradePolicies",
     "zonalShiftConfigs",
 )
-"""Blocks of a cluster that the SDK requires and that no testbed cluster has."""
+"""Blocks in the answer of `get_cluster` that the SDK requires; the stand-in leaves them empty."""
 
 
 def get_cluster(session: Session, arguments: Mapping[str, Any]) -> Bag:

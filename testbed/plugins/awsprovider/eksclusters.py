@@ -13,7 +13,7 @@ from testbed.plugins.codec import Bag
 
 
 class SlowEksResource(DescribedResource):
-    """A resource that EKS creates and deletes while its status says so."""
+    """A resource whose creation and deletion take time; its status tells when they are complete."""
 
     def _status(self, identity: str) -> str | None:
         return unless_gone(lambda: str(self.describe(identity)["status"]))

@@ -113,7 +113,7 @@ class Role(IamResource):
 
 
 def role_properties(role: Mapping[str, Any]) -> Bag:
-    """Return a role's properties as programs see them."""
+    """Return a role of IAM's answers as the properties of `aws.iam.Role`."""
     return {
         "arn": role["Arn"],
         "name": role["RoleName"],
@@ -365,7 +365,7 @@ def _without_scheme(url: str) -> str:
 
 
 def open_id_connect_provider(api: Any, arn: str) -> Bag:
-    """Return an identity provider's properties as programs see them."""
+    """Return an identity provider as the properties of `aws.iam.OpenIdConnectProvider`."""
     answer = api.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
     return {
         "arn": arn,

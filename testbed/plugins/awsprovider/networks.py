@@ -99,7 +99,10 @@ class NetworkResource(Resource):
         self.switch(identity, {}, inputs)
 
     def switch(self, identity: str, old: Bag, new: Bag) -> None:
-        """Change what has a call of its own from the old inputs, none at first, to the new."""
+        """Make the calls that change single attributes from the old inputs to the new.
+
+        `old` is empty if the resource has just been created.
+        """
         del identity, old, new
 
     def new_tags(self, inputs: Bag) -> dict[str, Any]:

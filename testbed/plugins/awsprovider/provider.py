@@ -270,7 +270,10 @@ def _as_asked(kind: type[Resource], key: str, asked: Any, live: Any) -> Any:
 
 
 def _live_inputs(kind: type[Resource], inputs: Bag, live: Bag) -> Bag:
-    """Return the inputs that describe the resource as it is; their difference is the drift."""
+    """Return the inputs that describe the resource as it is.
+
+    Their difference from the program's inputs is the drift.
+    """
     if inputs:
         return {
             key: _as_asked(kind, key, value, live.get(key, value))

@@ -74,7 +74,8 @@ class Resource(ABC):
     def read(self, identity: str, state: Bag) -> Bag | None:
         """Return every property, None for unset ones; return None if the resource is gone.
 
-        An imported resource has an ID and no state.
+        An error with one of `GONE_CODES` means that it is gone, too. An imported resource has an ID
+        and no state.
         """
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
@@ -82,8 +83,9 @@ class Resource(ABC):
         raise ProviderError(f"{self.token} {identity} cannot be updated: {old} → {new}")
 
     def retag(self, thing: str, old: Bag, new: Bag, **named: str) -> None:
-        """Change the tags of, for example, the `thing` "role" that `RoleName` names.
+        """Change the tags with the operations `tag_<thing>` and `untag_<thing>` of the service.
 
+        `named` is the argument that names the resource, such as `RoleName` for the thing "role".
         Only for services whose operations take tags as a list, in `Tags`.
         """
         change_tags(

@@ -26,7 +26,10 @@ from testbed.plugins.provider import ProviderError
 APPLY: Final = "application/apply-patch+yaml"
 JSON_PATCH: Final = "application/json-patch+json"
 CREATOR: Final = "pulumi-kubernetes"
-"""Field manager of objects that the provider creates; each update applies under its own name."""
+"""Field manager of the requests that create objects.
+
+Server-side apply uses a field manager of each resource, whose name is in the resource's state.
+"""
 ALREADY_EXISTS: Final = "AlreadyExists"
 REQUEST_SECONDS: Final = 60
 CONNECTIONS: Final = 64
@@ -122,7 +125,10 @@ def _is_path(text: str) -> bool:
 
 
 def context_namespace(given: Any) -> str | None:
-    """Return the namespace of the current context, or None; the kubeconfig is text or document."""
+    """Return the namespace of a kubeconfig's current context, or None if it has none.
+
+    `given` is the text or the document of the kubeconfig. For a path, the answer is None.
+    """
     document = yaml.safe_load(given) if isinstance(given, str) and not _is_path(given) else given
     if not isinstance(document, Mapping):
         return None
@@ -224,7 +230,7 @@ class Api:
         return f"{_root(thing['apiVersion'])}{place}/{kind.plural}/{metadata['name']}"
 
     def get(self, path: str) -> Bag | None:
-        """Return the object at a path, or None."""
+        """Return the object at a path, or None if it does not exist."""
         try:
             return self.request("GET", path)
         except ApiError as error:

@@ -159,9 +159,10 @@ class KubernetesProvider(Provider):
         return self._is_content(new, path) or must_replace(group, new["kind"], path)
 
     def _is_content(self, thing: Bag, path: str) -> bool:
-        """Return whether a change of this content requires a new object.
+        """Return whether a change at the path replaces a ConfigMap or Secret: its content.
 
-        Pods would not see a change of content in place.
+        Such an object is replaced because a running pod does not see a changed value in its
+        environment variables.
         """
         is_fixed = thing.get("immutable") is True
         if thing["kind"] == "ConfigMap" and (
