@@ -51,10 +51,11 @@ class Ranking:
 def ranking(problem: DisruptionProblem, planned: Sequence[str] = ()) -> Ranking:
     """Return the ranking of Joiner's nodes.
 
-    The order: drifted nodes in the order of their replacement; the `planned` nodes of the last
-    consolidation decision; the other nodes unless `consolidateAfter` is Never, those of static
-    NodePools included, the highest price per eviction cost first. Each NodePool has as many ranked
-    nodes as its budgets allow disruptions.
+    The order: drifted nodes of dynamic NodePools in the order of their replacement; the `planned`
+    nodes of the last consolidation decision; the other nodes unless `consolidateAfter` is Never,
+    those of static NodePools included, the highest price per eviction cost first. Each NodePool has
+    as many ranked drifted nodes as its budgets allow disruptions for drift, and as many others as
+    they allow for underutilization.
     """
     context = Context(problem)
     leaving = tuple(

@@ -231,9 +231,10 @@ def text(allowed: ValueSet, *, bare: bool = False) -> str:
 def unmet_topology(
     owned: Sequence[TopologyGroup], counted: Sequence[TopologyGroup], tallies: Tallies
 ) -> tuple[str, ...]:
-    """Return a sentence per topology constraint that no domain satisfies.
+    """Return a sentence per topology constraint of a pod that fits nowhere.
 
-    `owned` are the groups that the pod states, `counted` those that count it.
+    Which of the constraints exclude the pod is not checked. `owned` are the groups that the pod
+    states, `counted` those that count it.
     """
     unmet = []
     for group in owned:

@@ -45,7 +45,8 @@ def is_limit(cause: str) -> bool:
 class NewNode:
     """A node to launch, and the keys of the pods that are scheduled onto it.
 
-    `instance_types` are the names of the allowed types, the cheapest first, at most 600.
+    `instance_types` are the names of the allowed types, the cheapest first, at most 600; empty if
+    the node is one of a static NodePool, which may have any type that `requirements` allow.
     `requirements` are the other requirements of the NodeClaim. `price` is the price of the cheapest
     offering that meets them, in $/h. `requests` is the sum over the pods and the DaemonSet pods, by
     resource name, in thousandths of the resource's unit: millicores, and thousandths of a byte.

@@ -45,7 +45,7 @@ class Settings:
 
     refinements: int = 8
     """Greatest number of ruin-and-recreate turns. With 0 the solve returns the quickest complete
-    packing, without a lower bound."""
+    packing, and `Results.lower_bound` may be 0."""
 
 
 def from_names(named: Mapping[str, str]) -> Settings:

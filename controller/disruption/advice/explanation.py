@@ -47,6 +47,7 @@ class PodExplanation:
 class NodeExplanation:
     """Why a node stays or is disrupted; prices and savings are in $/h.
 
+    `goes`: it is disrupted now. `changes` are recommendations that would let it be disrupted.
     `alternative` is the cost of capacity for its pods elsewhere, None if a pod is unschedulable.
     `moves` is the cost of evicting its pods, in $/h while the saving lasts. `price_parts` are the
     parts of the price, empty if it is unknown.

@@ -22,7 +22,8 @@ from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 
 MOST_STEPS = 200
-"""The largest number of decisions in a forecast; a cluster becomes stable after a few."""
+"""The largest number of decisions at each of the two times of a forecast, now and after the
+horizon; a cluster becomes stable after a few."""
 
 NEVER = "Never"
 

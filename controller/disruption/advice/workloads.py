@@ -77,7 +77,11 @@ def is_strict(spread: TopologySpreadConstraint) -> bool:
 
 
 def required_labels(pod: Pod) -> Mapping[str, tuple[str, ...]]:
-    """Return the values that the pod requires of each node label."""
+    """Return the values that node selector and required node affinity name for each label.
+
+    They are returned whatever the operator: also those that `NotIn` excludes. A label in the node
+    selector has the selector's value only.
+    """
     found: dict[str, tuple[str, ...]] = {
         normalize(key): (value,) for key, value in pod.spec.node_selector.items()
     }

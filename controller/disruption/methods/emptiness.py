@@ -53,7 +53,7 @@ class Emptiness(Method):
 
 
 def should_disrupt(candidate: Candidate) -> bool:
-    """Whether the node has been empty for the NodePool's `consolidateAfter` and is not reserved.
+    """Whether the node has been empty for the NodePool's `consolidateAfter`, and not `is_reserved`.
 
     Unless it is an unused replacement, a node is kept if `consolidateAfter` is Never. Karpenter
     also treats a node as empty if all its pods have a negative deletion cost. Joiner does not: a

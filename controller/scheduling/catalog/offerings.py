@@ -75,7 +75,7 @@ class Catalog:
     `daemons`.
 
     Columns: `row_of`, `price` in $/h, `available`, `reservation_of` (index into `reservations`, −1
-    for none).
+    for none). A reservation is its ID and the number of instances that it still has.
     """
 
     pools: tuple[PoolTemplate, ...]
@@ -432,7 +432,7 @@ def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[st
 
 
 def _with_daemons(without_daemons: Catalog) -> Catalog:
-    """Return the catalog with each row's capacity less the requests of DaemonSets that may run."""
+    """Return the catalog with `allocatable` less the requests of the DaemonSets that may run."""
     rows = len(without_daemons.pool_of_row)
     overhead = np.zeros_like(without_daemons.allocatable)
     runs = np.zeros((rows, len(without_daemons.daemons)), dtype=np.bool_)

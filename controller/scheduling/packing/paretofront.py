@@ -59,7 +59,8 @@ def remove_dominated(
 def pareto_front(ordered: Indices, merit: Matrix) -> Indices:
     """Return the indices whose merits no other index matches or beats in every column.
 
-    `ordered` has the indices in descending order of the first merit.
+    `ordered` has the indices in descending order of the first merit. Of indices with equal merits,
+    the first is returned.
     """
     kept = ordered[:0]
     for start in range(0, len(ordered), CHUNK):

@@ -39,9 +39,9 @@ ten pods to save the cost of one. Without this minimum, consolidation would move
 cluster for the last percent of its cost."""
 
 MANY_NODES = 1000
-"""The number of candidates above which consolidation computes less, so that commands begin sooner.
-It then makes a plan without new nodes only if the plan with new nodes saves nothing, and does not
-simulate in which order kube-scheduler binds the pods."""
+"""The number of nodes above which consolidation computes less, so that commands begin sooner. With
+more nodes it makes a plan without new nodes only if the plan with new nodes saves nothing. With
+more candidates it does not simulate in which order kube-scheduler binds the pods."""
 
 ENGINE_TRIES = 20
 """The largest number of nodes or groups that one evaluation simulates one by one."""

@@ -30,8 +30,8 @@ class ConfirmedPlan:
     """A plan that the engine confirms.
 
     `groups` are its groups. `destinations` is the existing node that each pod moves to, by pod key.
-    `gain` is the net saving in $/h. `is_proven`: the engine itself found the plan, so it needs no
-    further check.
+    `gain` is the net saving in $/h, of a proven plan without the cost of its evictions.
+    `is_proven`: the engine itself found the plan, so it needs no further check.
     """
 
     groups: tuple[Group, ...]
