@@ -5,7 +5,8 @@
   0. The further solve launches no nodes in these domains.
 * NodePools are tried in the order of their weights. Pods that other NodePools could hold may use up
   the limits of the first ones. A further solve packs the pods that need the first NodePools before
-  all others. If that does not help, all NodePools have the same weight in another solve.
+  all others. If that does not help, all NodePools have the same weight in another solve, which
+  moves pods to NodePools of greater weight in the end.
 """
 
 from __future__ import annotations

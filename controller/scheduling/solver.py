@@ -19,8 +19,9 @@ from controller.scheduling.placement.domains import Domains
 from controller.scheduling.placement.placer import Placer
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup
 from controller.scheduling.pods.preferences import Relaxed, relax
+from controller.scheduling.poolorder import PoolOrder
 from controller.scheduling.problem import SchedulingProblem
-from controller.scheduling.rearrangement import Rearrangement
+from controller.scheduling.rearrangement import Rearranged, Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retries import can_exclude
@@ -49,7 +50,7 @@ class Solver:
         """Copy the parts of the problem that the solve changes.
 
         `packed_first` are the indices of the pod classes that get new nodes before other pods of
-        the same priority. `final_weights` are weights of NodePools, by name, in whose order a small
+        the same priority. `final_weights` are weights of NodePools, by name, in whose order the
         solve puts its nodes in the end.
         """
         self._settings, self._reporter = problem.settings, reporter
@@ -82,6 +83,9 @@ class Solver:
             expired=self._expired,
             reporter=reporter,
         )
+        self._pool_order = PoolOrder(
+            supply=supply, domains=self._domains, purchaser=self._purchaser
+        )
         self._packed_first, self._final_weights = packed_first, final_weights
         self._left = supply.limits.left
         self._unschedulable = dict(problem.pods.refused)
@@ -108,13 +112,8 @@ class Solver:
         is_final = self._is_apart or (self._is_cheapest and not self._without_node)
         if few and not is_final and not self._expired():
             self._rearrange(self._supply.variants.weight_of_variant)
-        if few and self._final_weights is not None and not self._is_apart and not self._expired():
-            weights = [
-                self._final_weights[pool.name] for pool in self._supply.variants.catalog.pools
-            ]
-            self._rearrange(
-                np.array(weights, dtype=np.int64)[self._supply.variants.pool_of_variant]
-            )
+        if self._final_weights is not None and not self._expired():
+            self._put_in_order(self._final_weights, few=few and not self._is_apart)
         return self._results()
 
     def blocking_domains(self) -> dict[str, set[str]]:
@@ -269,8 +268,21 @@ class Solver:
         rearranged = self._rearrangement.rearrange(
             self._planned, self._without_node, self._left, weights
         )
-        if rearranged is None:
-            return
+        if rearranged is not None:
+            self._adopt(rearranged)
+
+    def _put_in_order(self, final_weights: Mapping[str, int], *, few: bool) -> None:
+        """Move pods to NodePools of greater weight; for few pods, the local search does it."""
+        variants = self._supply.variants
+        by_pool = [final_weights[pool.name] for pool in variants.catalog.pools]
+        weights = np.array(by_pool, dtype=np.int64)[variants.pool_of_variant]
+        if few:
+            self._rearrange(weights)
+        else:
+            self._adopt(self._pool_order.put_in_order(self._planned, self._left, weights))
+
+    def _adopt(self, rearranged: Rearranged) -> None:
+        """Replace the planned nodes by rearranged ones."""
         self._planned, self._left = rearranged.planned, rearranged.left
         for key in (key for node in rearranged.planned for key in node.keys):
             self._unschedulable.pop(key, None)
