@@ -19,7 +19,8 @@ from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.offerings import TypesByPool, with_left
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.buffers import split_fills
-from controller.scheduling.catalog.offerings import catalog
+from controller.scheduling.catalog.offerings import Catalog
+from controller.scheduling.catalog.offerings import catalog as encoded
 from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import least_cost, never, schedule
@@ -100,18 +101,20 @@ class Simulation:
         *,
         expired: Callable[[], bool] = never,
         signatures: PodSignatures | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         """Place the pending pods.
 
         `signatures` caches data about pods between simulations. Pods that are no longer in the
-        snapshot are dropped from it.
+        snapshot are dropped from it. `catalog` is that of the problem's snapshot, if the caller
+        keeps it between simulations.
         """
         self._problem, self._expired = problem, expired
         self._signatures = signatures or PodSignatures()
         self._signatures.keep(problem.snapshot.pods)
         self._candidates = {candidate.name: candidate for candidate in candidates}
         stranded = _stranded_pods(problem.snapshot)
-        self.catalog = catalog(problem.snapshot)
+        self.catalog = catalog or encoded(problem.snapshot)
         self.awaited: frozenset[str] = NO_NODES
         """The names of the nodes that will receive pending pods or pods of nodes being deleted."""
 
@@ -122,7 +125,7 @@ class Simulation:
         """The IDs of the reservations from which a node is being launched, or is about to be."""
         self._snapshot = self._with_pending_bound(problem.snapshot, problem.pending, stranded)
         if self._snapshot.instance_types is not problem.snapshot.instance_types:
-            self.catalog = catalog(self._snapshot)
+            self.catalog = encoded(self._snapshot)
         self._not_consolidatable = not_yet_consolidatable(problem)
         self._pods_by_node: dict[str, list[Pod]] = {}
         for pod in self._snapshot.pods:
@@ -189,7 +192,7 @@ class Simulation:
             [*self._moving_pods(gone), *restarting, *kept],
             snapshot=world,
             settings=self._problem.scheduling,
-            catalog=self.catalog if types is None else catalog(world),
+            catalog=self.catalog if types is None else encoded(world),
             expired=self._expired,
         )
         if results.unschedulable:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +31,7 @@ from controller.manager.solver.solving import (
     TimedSolve,
     WorldSolver,
 )
+from controller.manager.solver.transfer import ClusterSender
 from controller.offline.world import load
 from controller.scheduling.catalog import offerings
 from controller.scheduling.results import Results
@@ -154,6 +156,48 @@ def test_instance_types_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read) == 2
 
 
+def test_disruption_decisions_encode_equal_instance_types_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = underused_problem(nodes=10)
+    encoded: list[object] = []
+    encode = offerings._join_blocks
+
+    def join_blocks(*parts: Any) -> offerings.Catalog:
+        encoded.append(parts)
+        return encode(*parts)
+
+    monkeypatch.setattr(offerings, "_join_blocks", join_blocks)
+    monkeypatch.setattr(solving, "_CACHES", solving._Caches())
+    snapshot, sender = problem.snapshot, ClusterSender()
+    for batch in sender.batches(snapshot.nodes, snapshot.pods):
+        solving.receive(batch)
+    rest = dataclasses.replace(problem, snapshot=solving.without_transferred(snapshot))
+    request = msgspec.msgpack.encode(rest)
+    offer = OfferWriter().encode(snapshot.instance_types)
+
+    for _ in range(2):
+        decision = solving.decide(request, sender.sent, offer, 30.0)
+        assert decision is not None
+        assert decision.commands
+        confirmation = solving.confirm(request, sender.sent, offer, 30.0, decision)
+        assert confirmation is not None
+        assert confirmation.commands == decision.commands
+
+    assert len(encoded) == 1
+
+
+def underused_problem(nodes: int) -> DisruptionProblem:
+    cluster = load(underused(nodes, 1))
+    return DisruptionProblem(
+        snapshot=cluster.snapshot,
+        node_pools={pool.metadata.name: pool for pool in cluster.node_pools},
+        now=datetime(2026, 11, 1, tzinfo=UTC),
+        pending=cluster.pods,
+        settings=EVICTIONS_FREE,
+    )
+
+
 def solve(world: Snapshot, *pods: Pod) -> Results:
     """Solve as the solver process does."""
     offer = OfferWriter().encode(world.instance_types)
@@ -258,13 +302,7 @@ async def test_a_replaced_solver_process_receives_all_running_pods(
 
 @pytest.mark.process
 async def test_the_solver_process_decides_the_same_disruption(solver: SolverProcess) -> None:
-    cluster = load(underused(30, 1))
-    problem = DisruptionProblem(
-        snapshot=cluster.snapshot,
-        node_pools={pool.metadata.name: pool for pool in cluster.node_pools},
-        now=datetime(2026, 11, 1, tzinfo=UTC),
-        pending=cluster.pods,
-    )
+    problem = underused_problem(nodes=30)
     spreads = DefaultSpreads((), Cluster())
     engine = TimedEngine(
         solver=WorldSolver(solver),
@@ -273,7 +311,7 @@ async def test_the_solver_process_decides_the_same_disruption(solver: SolverProc
         settings=EVICTIONS_FREE,
         time_limit=timedelta(seconds=30),
     )
-    expected = order.decide(dataclasses.replace(problem, settings=EVICTIONS_FREE))
+    expected = order.decide(problem)
 
     decision = await engine.decide(problem)
 

@@ -18,6 +18,7 @@ from controller.disruption.gangs import Units
 from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES, Simulation
+from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.scheduler import never
 
@@ -27,12 +28,14 @@ class Context:
     """A disruption problem, and data derived from it that methods share, each computed once.
 
     `expired` returns whether the time limit is reached. `signatures` caches what earlier
-    evaluations read of the pods.
+    evaluations read of the pods. `catalog` is that of the problem's snapshot, if the caller keeps
+    it.
     """
 
     problem: DisruptionProblem
     expired: Callable[[], bool] = never
     signatures: PodSignatures | None = None
+    catalog: Catalog | None = None
 
     @cached_property
     def survey(self) -> Candidates:
@@ -88,7 +91,13 @@ class Context:
 
     def simulate(self, removable: Sequence[Candidate]) -> Simulation:
         """Return a simulation of these candidates alone."""
-        return Simulation(self.problem, removable, expired=self.expired, signatures=self.signatures)
+        return Simulation(
+            self.problem,
+            removable,
+            expired=self.expired,
+            signatures=self.signatures,
+            catalog=self.catalog,
+        )
 
     def budgets(self, reason: Reason) -> Budgets:
         """Return the budgets for a reason, before any command of this evaluation consumes them."""

@@ -18,6 +18,7 @@ from controller.disruption.methods.method import Context, Method
 from controller.disruption.methods.repair import Repair
 from controller.disruption.methods.staticdrift import StaticDrift
 from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.scheduler import never
 
@@ -36,13 +37,15 @@ def decide(
     *,
     expired: Callable[[], bool] = never,
     signatures: PodSignatures | None = None,
+    catalog: Catalog | None = None,
 ) -> Decision:
     """Return the commands of the first method that proposes any, and why other nodes stay.
 
     If several methods cannot disrupt a node, the reason is that of the first of them. `signatures`
-    caches data about pods between evaluations.
+    caches data about pods between evaluations. `catalog` is that of the problem's snapshot, if the
+    caller keeps it.
     """
-    context = Context(problem, expired, signatures)
+    context = Context(problem, expired, signatures, catalog)
     blocked: dict[str, str] = {}
     decision = Decision(eligible=_eligible(context))
     for method in METHODS:
@@ -86,13 +89,14 @@ def confirm(
     *,
     expired: Callable[[], bool] = never,
     signatures: PodSignatures | None = None,
+    catalog: Catalog | None = None,
 ) -> Confirmation:
     """Return the commands of a decision that are still valid in the cluster as it is now.
 
-    All nodes must still be candidates of the same method, within the budgets. `signatures` is the
-    cache of `decide`.
+    All nodes must still be candidates of the same method, within the budgets. `signatures` and
+    `catalog` are those of `decide`.
     """
-    context = Context(problem, expired, signatures)
+    context = Context(problem, expired, signatures, catalog)
     valid: list[Command] = []
     rejected: dict[str, str] = {}
     for method in METHODS:

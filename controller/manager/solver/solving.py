@@ -341,10 +341,7 @@ def decide(request: bytes, sent: int, offer: bytes, seconds: float) -> Decision 
     """
     from controller.disruption.methods import order
 
-    def evaluate(problem: DisruptionProblem) -> Decision:
-        return order.decide(problem, expired=_Deadline(seconds), signatures=_CACHES.signatures)
-
-    return _evaluate(evaluate, request, sent, offer)
+    return _evaluate(order.decide, request, sent, offer, seconds)
 
 
 def confirm(
@@ -356,24 +353,33 @@ def confirm(
     """
     from controller.disruption.methods import order
 
-    def evaluate(problem: DisruptionProblem) -> Confirmation:
-        expired = _Deadline(seconds)
-        return order.confirm(problem, decision, expired=expired, signatures=_CACHES.signatures)
-
-    return _evaluate(evaluate, request, sent, offer)
+    return _evaluate(order.confirm, request, sent, offer, seconds, decision)
 
 
 def _evaluate(
-    evaluate: Callable[[DisruptionProblem], Result], request: bytes, sent: int, offer: bytes
+    function: Callable[..., Result],
+    request: bytes,
+    sent: int,
+    offer: bytes,
+    seconds: float,
+    *more: Decision,
 ) -> Result | None:
-    """Return the result of a function for the problem of a request; None as for `decide`.
+    """Call a function with the problem of a request and `more`; None is as for `decide`.
 
     Garbage of the last request is collected first, because this one collects none.
     """
     gc.collect()
     with _without_garbage_collection():
         problem = decode_problem(request, sent, offer)
-        return None if problem is None else evaluate(problem)
+        if problem is None:
+            return None
+        return function(
+            problem,
+            *more,
+            expired=_Deadline(seconds),
+            signatures=_CACHES.signatures,
+            catalog=_CACHES.catalog(problem.snapshot),
+        )
 
 
 @contextmanager
