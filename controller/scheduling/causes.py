@@ -39,8 +39,6 @@ OFFERING_LABELS = (labels.ZONE, labels.CAPACITY_TYPE)
 """The labels of an offering: its zone and its capacity type."""
 
 
-VOLUMES_NOT_ACCESSIBLE = "the pod's volumes are not accessible from any node that the pod allows"
-
 TOO_FEW_TYPES = "fewer instance types fit the pods than minValues requires"
 
 
@@ -192,7 +190,8 @@ def _losses(
         miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
         reason = f"too small for {name} {format_quantity(amount, name)}"
         exclude((capacity >= amount)[catalog.row_of], miss, reason)
-    exclude(catalog.available, Miss.CAPACITY, _no_capacity(needed))
+    full = _full_reservations(catalog, columns)
+    exclude(catalog.available, Miss.CAPACITY, _no_capacity(needed) + (f": {full}" if full else ""))
     return losses if not len(remaining) else _Losses()
 
 
@@ -208,6 +207,22 @@ def _not_met(key: str, allowed: ValueSet) -> str:
 def _no_capacity(needed: Requirements) -> str:
     domains = [text(needed[key], bare=True) for key in OFFERING_LABELS if key in needed]
     return f"{NO_CAPACITY} in {' '.join(domains)}" if domains else f"{NO_CAPACITY} now"
+
+
+def _full_reservations(catalog: Catalog, columns: Mask) -> str:
+    """Return which reservations are full if these columns have no other capacity, or nothing."""
+    found = np.unique(catalog.reservation_of[columns])
+    if (found < 0).any() or any(catalog.reservations[index][1] for index in found):
+        return ""
+    return _full([catalog.reservations[index][0] for index in found])
+
+
+def _full(reservations: Sequence[str]) -> str:
+    if not reservations:
+        return ""
+    if len(reservations) == 1:
+        return f"capacity reservation {reservations[0]} is full"
+    return f"capacity reservations {shown_values(reservations)} are full"
 
 
 def text(allowed: ValueSet, *, bare: bool = False) -> str:
@@ -241,7 +256,7 @@ def unmet_topology(
         if group.type is TopologyType.SPREAD:
             unmet.append(
                 f"no domain satisfies the topology spread over {group.key} "
-                f"(maxSkew {group.max_skew})"
+                f"({_spread_limits(group)})"
             )
         elif group.type is TopologyType.ANTI_AFFINITY:
             unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
@@ -260,6 +275,29 @@ def unmet_topology(
     return tuple(unmet)
 
 
+def _spread_limits(group: TopologyGroup) -> str:
+    if group.min_domains <= 1:
+        return f"maxSkew {group.max_skew}"
+    return (
+        f"maxSkew {group.max_skew}, minDomains {group.min_domains}: while there are fewer domains, "
+        f"each holds at most {with_count(group.max_skew, 'pod')}"
+    )
+
+
+def _unattachable_volumes(pending: PendingGroup) -> tuple[str, ...]:
+    """Return a cause if NodePools launch nodes for the pods, but none that attach their volumes."""
+    eligibility = pending.eligibility
+    if pending.pod_class.device_requests is not None or not eligibility.own_eligible.any():
+        return ()
+    if any((mask & eligibility.tolerated).any() for mask in eligibility.variants_by_alternative):
+        return ()
+    required = " or ".join(
+        " and ".join(f"{key} {text(allowed)}" for key, allowed in sorted(alternative.items()))
+        for alternative in pending.pod_class.volumes.alternatives
+    )
+    return (f"the pod's volumes require {required}: no NodePool launches such nodes for the pod",)
+
+
 @dataclass(kw_only=True)
 class PlacementCauses:
     """Determines why pods are unschedulable."""
@@ -271,7 +309,8 @@ class PlacementCauses:
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
         """Return why a pod of the group is unschedulable, the most important cause first.
 
-        `left` is the remaining amount of each limit, in thousandths of the resource's unit.
+        `left` is the remaining amount of each limit, in thousandths of the resource's unit, then
+        the number of remaining instances of each reservation.
         """
         impossible = pool_causes(
             self.supply.variants.catalog, pending.pod_class, pending.constraints
@@ -283,16 +322,11 @@ class PlacementCauses:
             or not self.supply.variants.catalog.pools
         ):
             return impossible
-        eligibility = pending.eligibility
-        is_excluded = not eligibility.eligible.any() and eligibility.own_eligible.any()
         causes = (
-            *(
-                (VOLUMES_NOT_ACCESSIBLE,)
-                if is_excluded and pending.pod_class.device_requests is None
-                else ()
-            ),
+            *_unattachable_volumes(pending),
             *self._used_ports(pending),
             *self.reached_limits(pending, left),
+            *self._used_reservations(pending, left),
             *unmet_topology(pending.owned, pending.counted, self.tallies),
             *impossible,
         )
@@ -308,6 +342,21 @@ class PlacementCauses:
             return ()
         named = ", ".join(str(port.port) for port in pending.ports)
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)
+
+    def _used_reservations(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
+        """Return a cause if the pods need a reservation, and other pods get all instances of it.
+
+        `left` is the remaining amount of each limit, then of each reservation.
+        """
+        variants = self.supply.variants
+        node_types = self.supply.launch_options.fitting_node_types(
+            pending.eligibility.eligible, pending.size
+        )
+        found = np.unique(variants.reservation_of_variant[variants.variant_of[node_types]])
+        first = len(self.supply.headroom.left)
+        if not len(found) or (found < 0).any() or (left[first + found] >= 1).any():
+            return ()
+        return (_full([variants.catalog.reservations[index][0] for index in found]),)
 
     def reached_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
         """Return a cause for each limit that allows no further node for a pod of the group.

@@ -13,16 +13,20 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
 from tests.builders import (
+    by_hostname,
     make_nodepool,
     make_offering,
     make_pod,
+    make_pods,
     make_snapshot,
     make_type,
     make_types,
     needs,
+    spread,
     taint,
     tolerate,
 )
+from tests.expectations import schedule_on
 
 GPU = "nvidia.com/gpu"
 GPU_TYPES = (make_type("g-1", capacity={GPU: "1"}), make_type("g-4", capacity={GPU: "4"}))
@@ -182,3 +186,44 @@ def test_a_pool_at_its_limit_is_reported_before_pools_that_cannot_hold_the_pod()
     first, *_ = causes_of(make_pod(requests={GPU: "1"}), world(limited, types={"meant": GPU_TYPES}))
 
     assert first == "NodePool meant: limit of cpu reached"
+
+
+def only_reserved(count: int) -> Snapshot:
+    """Return a cluster whose only offering is the capacity reservation cr-1."""
+    offering = make_offering(
+        "zone-a", names.RESERVED, 1e-7, available=count > 0, reservation="cr-1", count=count
+    )
+    return make_snapshot(make_nodepool(), types=[make_type("m", cpu="4", offerings=[offering])])
+
+
+def test_a_full_reservation_is_named() -> None:
+    (cause,) = causes_of(make_pod(), only_reserved(0))
+
+    assert cause == (
+        "NodePool default: 1 instance type: "
+        "1 without capacity now: capacity reservation cr-1 is full"
+    )
+
+
+def test_a_reservation_that_other_pods_of_the_batch_fill_is_named() -> None:
+    app = {"app": "one-each"}
+    pods = make_pods(3, labels=app, anti_affinity=[by_hostname(app)])
+
+    results = schedule_on(only_reserved(2), pods)
+
+    ((first, *_),) = results.unschedulable.values()
+    assert first == "capacity reservation cr-1 is full"
+
+
+def test_a_spread_names_its_mindomains() -> None:
+    app = {"app": "web"}
+    spreads = [spread(app, max_skew=2, minDomains=5)]
+    pods = make_pods(7, labels=app, spreads=spreads)
+
+    results = schedule_on(make_nodepool(), pods)
+
+    ((cause,),) = results.unschedulable.values()
+    assert cause == (
+        f"no domain satisfies the topology spread over {names.ZONE} (maxSkew 2, minDomains 5: "
+        "while there are fewer domains, each holds at most 2 pods)"
+    )

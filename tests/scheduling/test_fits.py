@@ -443,7 +443,10 @@ def test_every_port_of_a_host_network_daemonset_is_in_use() -> None:
     snapshot = make_snapshot(make_nodepool(), daemon_sets=(daemon,))
     pod = make_pod(host_ports=[9100])
 
-    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "DaemonSet uses host port 9100")
+    results = schedule_on(snapshot, [pod])
+
+    expect_unschedulable(results, pod, "DaemonSet uses host port 9100")
+    assert "volumes" not in "".join(results.unschedulable[pod.key])
 
 
 def test_two_solves_of_one_world_are_equal() -> None:

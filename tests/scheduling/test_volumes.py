@@ -85,8 +85,22 @@ def test_a_pod_excluded_from_the_zone_of_its_volume_reports_it() -> None:
 
     assert len(results.new_nodes) == 1
     expect_unschedulable(
-        results, torn, "the pod's volumes are not accessible from any node that the pod allows"
+        results,
+        torn,
+        f"the pod's volumes require {labels.ZONE} In [zone-b]: "
+        "no NodePool launches such nodes for the pod",
     )
+
+
+def test_a_volume_in_a_zone_without_subnets_names_the_zone() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        persistent_volumes=(_volume("v", "zone-d"),),
+        persistent_volume_claims=(_claim("data", volumeName="v"),),
+    )
+    pod = make_pod(claims=["data"])
+
+    expect_unschedulable(schedule_on(snapshot, [pod]), pod, f"require {labels.ZONE} In [zone-d]")
 
 
 def test_a_storageclass_limits_the_zones() -> None:
