@@ -104,6 +104,15 @@ def permanent_obstacle(budget: PodDisruptionBudget) -> str | None:
     return None
 
 
+def remedy(budget: PodDisruptionBudget) -> str:
+    """Return the change that makes the budget allow a disruption."""
+    if permanent_obstacle(budget) is None:
+        return "wait until its pods are ready, or run one more pod"
+    if budget.spec.max_unavailable is not None:
+        return "set its maxUnavailable to 1"
+    return "lower its minAvailable, or run one more pod"
+
+
 def _of(pods: int, amount: int | str) -> int:
     """Return an amount such as 2 or `30%` as a number of pods; 1 if it is malformed."""
     text = str(amount)

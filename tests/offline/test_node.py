@@ -70,6 +70,63 @@ def test_the_explanation_names_what_blocks_each_pod_and_the_remedy(
     assert any("default/web-0, default/web-1" in change for change in answer["changes"])
 
 
+def test_the_remedy_changes_the_budget_if_it_can_never_allow_an_eviction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world(("a", "small", pods("web", 2)))
+    budgets = [
+        {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
+            "status": {"disruptionsAllowed": 0, "expectedPods": 1},
+        }
+        for name, app, spec in (
+            ("none", "web-0", {"maxUnavailable": 0}),
+            ("one", "web-1", {"maxUnavailable": 1}),
+            ("two", "web-1", {"maxUnavailable": 1}),
+        )
+    ]
+    for each in cluster["pods"]:
+        each["metadata"]["labels"] = {"app": each["metadata"]["name"]}
+    cluster["podDisruptionBudgets"] = budgets
+
+    answer = asked(capsys, written(tmp_path, cluster), "a")
+
+    assert [pod["change"] for pod in answer["pods"]] == [
+        "PodDisruptionBudget none: set its maxUnavailable to 1",
+        "let only one PodDisruptionBudget select the pod",
+    ]
+
+
+def test_a_node_that_starts_or_ends_is_explained_with_what_it_waits_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 1)))
+    del cluster["nodes"][0]["metadata"]["labels"]["karpenter.sh/initialized"]
+    starting, ending = (claim for claim in cluster["nodeClaims"])
+    starting["status"]["conditions"] = [
+        {
+            "type": "Initialized",
+            "status": "Unknown",
+            "reason": "ResourceNotRegistered",
+            "message": 'Resource "example.com/licence" was requested but not registered',
+        }
+    ]
+    ending["metadata"]["deletionTimestamp"] = NOW
+    ending["metadata"].setdefault("annotations", {})[
+        "karpenter.sh/nodeclaim-termination-timestamp"
+    ] = "2026-11-01T00:05:00Z"
+    path = written(tmp_path, cluster)
+
+    assert asked(capsys, path, "a")["why"] == (
+        'Node is not initialized yet: Resource "example.com/licence" was requested but not '
+        "registered"
+    )
+    assert asked(capsys, path, "b")["why"] == (
+        "Node is already being deleted: all its pods will be deleted by 2026-11-01T00:05:00Z"
+    )
+
+
 def test_a_saving_that_does_not_pay_yet_is_explained_with_the_time_when_it_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

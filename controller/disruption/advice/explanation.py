@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import INITIALIZED
+from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.apis.wording import with_count
 from controller.disruption.advice.recommendations import Question, recommendations, verdict
 from controller.disruption.costs import SavingDurations, eviction_price
@@ -16,7 +19,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import never, schedule
 from controller.scheduling.settings import IGNORE
-from controller.state.evictions import budget_obstacle
+from controller.state.evictions import EvictionGuards, budget_obstacle, remedy
 from controller.state.nodes import StateNode
 from controller.state.pods import (
     forbids_disruption,
@@ -134,12 +137,16 @@ def _without_preferences(
 
 def why_not_evaluated(state: StateNode) -> str:
     """Return why a node is not evaluated for disruption."""
-    if not state.managed:
+    if state.claim is None:
         return "Node is not managed by Joiner: it has no NodeClaim with an EC2NodeClass"
     if state.deleting:
-        return "Node is already being deleted"
+        until = state.claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP)
+        end = f": all its pods will be deleted by {until}" if until else ""
+        return f"Node is already being deleted{end}"
     if not state.initialized:
-        return "Node is not initialized yet"
+        found = conditions.find(state.claim.status.conditions, INITIALIZED)
+        missing = f": {found.message}" if found is not None and found.message else ""
+        return f"Node is not initialized yet{missing}"
     return "No reason to disrupt this node"
 
 
@@ -168,10 +175,18 @@ def hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
     budgets = problem.snapshot.pod_disruption_budgets
     obstacle = budget_obstacle(pod, budgets, surges=problem.settings.surge and surges(pod))
     if obstacle is not None:
-        return obstacle, "run more ready pods, or allow a disruption in the budget"
+        return obstacle, _budget_change(pod, budgets)
     if uses_any(pod, local_claims(problem.snapshot)):
         return "uses a volume on the local disk of this node", "use a network volume"
     return "", ""
+
+
+def _budget_change(pod: Pod, budgets: Sequence[PodDisruptionBudget]) -> str:
+    """Return the change that makes the pod's PodDisruptionBudgets allow its eviction."""
+    budget, *others = EvictionGuards(budgets).of(pod)
+    if others:
+        return "let only one PodDisruptionBudget select the pod"
+    return f"PodDisruptionBudget {budget.metadata.name}: {remedy(budget)}"
 
 
 def _destination(pod: Pod, results: Results) -> str:

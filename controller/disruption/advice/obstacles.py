@@ -14,7 +14,6 @@ from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.apis.wording import with_count
 from controller.disruption import candidates
 from controller.disruption.advice import nodepools, workloads
@@ -23,7 +22,7 @@ from controller.disruption.advice.forecast import NEVER, Forecast, never_allows
 from controller.disruption.budgets import budget_faults
 from controller.disruption.problem import DisruptionProblem, PodChange
 from controller.scheduling.settings import IGNORE, RESPECT
-from controller.state.evictions import EvictionGuards, permanent_obstacle
+from controller.state.evictions import EvictionGuards, permanent_obstacle, remedy
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_reschedulable
 
@@ -112,19 +111,10 @@ def _disruption_budgets(reading: _Reading) -> Iterator[Obstacle]:
             kind="PodDisruptionBudget",
             what=f"PodDisruptionBudget {name} blocks the eviction of {with_count(len(pods), 'pod')}"
             + (f": {why}" if why else ""),
-            change=_remedy(budget),
+            change=remedy(budget),
             made=partial(_without_budget, name=name),
             weight=reading.weight(pods),
         )
-
-
-def _remedy(budget: PodDisruptionBudget) -> str:
-    """Return the change that makes the PodDisruptionBudget allow a disruption."""
-    if permanent_obstacle(budget) is None:
-        return "wait until its pods are ready, or run one more pod"
-    if budget.spec.max_unavailable is not None:
-        return "set its maxUnavailable to 1"
-    return "lower its minAvailable, or run one more pod"
 
 
 def _without_budget(problem: DisruptionProblem, name: str) -> DisruptionProblem:
