@@ -27,7 +27,15 @@ import pulumi
 from controller.apis import labels
 from controller.apis.appliers import STACK, appliers
 from controller.apis.karpenter.nodepool import IN_SERVICE
-from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
+from controller.apis.kinds import (
+    EC2_NODE_CLASS,
+    NODE,
+    NODE_CLAIM,
+    NODE_POOL,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    Kind,
+)
 from controller.apis.wording import with_count
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import (
@@ -52,6 +60,9 @@ STACK_ANNOTATION = STACK
 POLL_SECONDS = 2.0
 PROGRESS_SECONDS = 15.0
 """How often progress is printed when nothing changes."""
+
+SHOWN_BLOCKERS = 5
+"""The number of objects of a kind that a line of progress names."""
 
 CONTROLLER_GRACE_SECONDS = 60.0
 """How long the controller may have no ready pod; a rolling update takes less."""
@@ -247,7 +258,7 @@ class Draining:
                 f"{with_count(len(instances), 'instance')} remaining"
             )
             if line != last_line or now - last_said >= PROGRESS_SECONDS:
-                self.say(line)
+                self.say(line + (self._blockers(nodes) if line == last_line else ""))
                 last_said, last_line = now, line
             deployment = self.cluster.get(self.deployment)
             if deployment is None:
@@ -259,6 +270,35 @@ class Draining:
                 seconds = f"{self.timeout_seconds:.0f} s"
                 return f"nodes were not drained within {seconds} (joiner:drainTimeout)"
             self.clock.sleep(POLL_SECONDS)
+
+    def _blockers(self, nodes: Sequence[Wire]) -> str:
+        """Return what prevents evictions now, as the end of a line of progress.
+
+        Only the pods of the first few nodes are read.
+        """
+        try:
+            budgets = self.cluster.list(_collection(POD_DISRUPTION_BUDGET))
+            pods = [
+                pod
+                for node in nodes[:SHOWN_BLOCKERS]
+                for pod in self.cluster.list(
+                    _collection(POD), fieldSelector=f"spec.nodeName={_name(node)}"
+                )
+            ]
+        except ApiError:
+            return ""  # A drain needs no right to read them.
+        exhausted = [
+            budget
+            for budget in budgets
+            if (status := budget.get("status", {})).get("expectedPods")
+            and not status.get("disruptionsAllowed")
+        ]
+        kept = [
+            pod for pod in pods if labels.DO_NOT_DISRUPT in pod["metadata"].get("annotations", {})
+        ]
+        return _enumeration(
+            "PodDisruptionBudgets that allow no eviction now", exhausted
+        ) + _enumeration(f"pods with {labels.DO_NOT_DISRUPT}", kept)
 
     def _force(self, trouble: str) -> None:
         """Terminate instances by their tags and remove the controller's finalizers."""
@@ -525,6 +565,14 @@ class Installation(RegisteredResource, module="joiner", name="Installation"):
         known = {MADE_AT: made_at} if made_at else {}
         props = {**location.location, "installation": installation, **known}
         super().__init__(StatefulProvider(), name, props, opts)
+
+
+def _enumeration(description: str, found: Sequence[Wire]) -> str:
+    if not found:
+        return ""
+    names = sorted(f"{wire['metadata']['namespace']}/{_name(wire)}" for wire in found)
+    more = f" and {len(names) - SHOWN_BLOCKERS} more" if names[SHOWN_BLOCKERS:] else ""
+    return f"; {description}: {', '.join(names[:SHOWN_BLOCKERS])}{more}"
 
 
 def _collection(kind: Kind[Any]) -> str:

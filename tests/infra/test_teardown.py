@@ -19,6 +19,7 @@ from infra.lifecycle.teardown import (
 )
 
 POOLS, CLAIMS = "/apis/karpenter.sh/v1/nodepools", "/apis/karpenter.sh/v1/nodeclaims"
+PODS, BUDGETS = "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"
 CLASSES, NODES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses", "/api/v1/nodes"
 DEPLOYMENT = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
 
@@ -102,6 +103,9 @@ class FakeCluster:
     def list(self, path: str, **query: str) -> list[Wire]:
         objects = list(self.objects.get(path, []))
         selector = query.get("labelSelector")
+        if "fieldSelector" in query:
+            node = query["fieldSelector"].removeprefix("spec.nodeName=")
+            objects = [o for o in objects if o["spec"]["nodeName"] == node]
         return [o for o in objects if not selector or selector in o["metadata"].get("labels", {})]
 
     def get(self, path: str) -> Wire | None:
@@ -224,6 +228,39 @@ def test_progress_is_reported_even_without_changes() -> None:
     scenario.drain()
 
     assert len([line for line in scenario.said if line.startswith("draining: 2 nodes")]) >= 2
+
+
+def test_what_prevents_evictions_is_named_while_nothing_changes() -> None:
+    scenario = make_scenario(pool("default"))
+    scenario.cluster.objects[BUDGETS] = [
+        {"metadata": {"namespace": "shop", "name": name}, "status": status}
+        for name, status in (
+            ("db", {"expectedPods": 3, "disruptionsAllowed": 0}),
+            ("web", {"expectedPods": 3, "disruptionsAllowed": 1}),
+            ("unused", {"expectedPods": 0, "disruptionsAllowed": 0}),
+        )
+    ]
+
+    scenario.cluster.objects[PODS] = [
+        {
+            "metadata": {"namespace": "shop", "name": name, "annotations": annotations},
+            "spec": {"nodeName": node["metadata"]["name"]},
+        }
+        for node in scenario.cluster.objects[NODES][:1]
+        for name, annotations in (
+            ("web", {}),
+            ("job", {"karpenter.sh/do-not-disrupt": "true"}),
+        )
+    ]
+
+    scenario.drain()
+
+    assert scenario.said[1] == "draining: 2 nodes, 2 NodeClaims and 2 instances remaining"
+    assert scenario.said[2] == (
+        "draining: 2 nodes, 2 NodeClaims and 2 instances remaining; "
+        "PodDisruptionBudgets that allow no eviction now: shop/db; "
+        "pods with karpenter.sh/do-not-disrupt: shop/job"
+    )
 
 
 def test_pools_that_no_stack_owns_are_named_and_nothing_is_changed() -> None:
