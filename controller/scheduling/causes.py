@@ -25,7 +25,7 @@ from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
-from controller.scheduling.pods.nodeaffinity import contradiction
+from controller.scheduling.pods.nodeaffinity import contradiction, malformation
 from controller.scheduling.pods.preferences import PodConstraints
 from controller.scheduling.results import (
     MAX_REASONS,
@@ -134,7 +134,7 @@ def _pool_cause(
         for alternative in constraints.alternatives
     ]
     if not losses:
-        return (Miss.LABEL,), _contradiction(pod_class.signature.spec)
+        return (Miss.LABEL,), _invalid_terms(pod_class.signature.spec)
     closest = min(losses, key=lambda loss: loss.distance)
     reasons = ", ".join(closest.reasons(len(rows)))
     sentence = f"{with_count(len(rows), 'instance type')}: {reasons}"
@@ -147,11 +147,12 @@ def _pool_cause(
     return closest.distance, sentence
 
 
-def _contradiction(spec: PodSpec) -> str:
-    """Return which requirements of a pod without a valid term contradict each other."""
+def _invalid_terms(spec: PodSpec) -> str:
+    """Return why no term of a pod's required node affinity is valid."""
     found = contradiction(spec)
     if found is None:
-        return "the pod's required node affinity has no valid term"
+        fault = malformation(spec) or "no term has requirements"
+        return f"the pod's required node affinity has no valid term: {fault}"
     key, one, other = found
     return f"the pod's requirements {key} {text(one)} and {key} {text(other)} contradict each other"
 

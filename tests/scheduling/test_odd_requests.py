@@ -11,11 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import PriceModel
-from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, spread
-from tests.expectations import schedule_on
+from tests.builders import (
+    make_daemonset,
+    make_node,
+    make_nodepool,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_types,
+    needs,
+    spread,
+)
+from tests.expectations import expect_nodes, expect_unschedulable, schedule_on, values_of
 from tests.scheduling.test_columns import problem
 
 
@@ -40,6 +51,37 @@ def test_a_pod_with_a_too_large_request_is_the_only_unschedulable_one(cpu: str) 
 
     assert list(results.unschedulable) == ["default/odd"]
     assert [key for node in results.new_nodes for key in node.pods] == ["default/good"]
+
+
+# The API server accepts any label value as the bound of Gt and Lt.
+NOT_A_NUMBER = needs("example.com/slots", "Gt", "many")
+
+
+def test_a_malformed_node_affinity_refuses_only_its_own_pods() -> None:
+    required = make_pod(name="required", node_affinity=[[NOT_A_NUMBER]])
+    preferred = make_pod(name="preferred", preferred_nodes=[(1, [NOT_A_NUMBER])])
+
+    results = schedule_on(make_nodepool(), [required, preferred, make_pod(name="good")])
+
+    expect_unschedulable(results, required, "Gt needs exactly one integer, not ['many']")
+    expect_unschedulable(results, preferred, "Gt needs exactly one integer, not ['many']")
+    assert [key for node in results.new_nodes for key in node.pods] == ["default/good"]
+
+
+def test_a_malformed_term_of_node_affinity_excludes_no_node_that_meets_another_term() -> None:
+    pod = make_pod(node_affinity=[[NOT_A_NUMBER], [needs(labels.ZONE, "In", "zone-b")]])
+
+    results = schedule_on(make_nodepool(), [pod])
+
+    expect_nodes(results, 1)
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_a_daemonset_with_a_malformed_node_affinity_runs_on_no_node() -> None:
+    daemon = make_daemonset(cpu="1", node_affinity=[[NOT_A_NUMBER]])
+    snapshot = make_snapshot(make_nodepool(), types=make_types(2), daemon_sets=(daemon,))
+
+    expect_nodes(schedule_on(snapshot, make_pods(2, cpu="1")), 1)
 
 
 def test_existing_nodes_are_used_if_nothing_can_be_launched() -> None:

@@ -257,3 +257,21 @@ def test_an_attach_limit_of_zero_is_not_unlimited(count: int | None, placed: int
     results = schedule_on(snapshot, [make_pod(cpu="100m", claims=["d"])])
 
     assert len(results.existing_nodes.get("a", ())) == placed
+
+
+def test_a_malformed_volume_of_a_running_pod_prevents_no_launches() -> None:
+    many = {"key": "example.com/slots", "operator": "Gt", "values": ["many"]}
+    terms = [{"matchExpressions": [many]}]
+    odd = _volume("pv", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
+    driver = {"name": "ebs.csi.aws.com", "nodeID": "a", "allocatable": {"count": 1}}
+    csi = {"metadata": {"name": "a"}, "spec": {"drivers": [driver]}}
+    snapshot = make_snapshot(
+        make_nodepool(),
+        nodes=[make_node("a", cpu="1")],
+        pods=(make_pod(node="a", claims=["data"]),),
+        persistent_volume_claims=(_claim("data", volumeName="pv", storageClassName="ebs"),),
+        persistent_volumes=(odd,),
+        csi_nodes=(msgspec.convert(csi, CSINode),),
+    )
+
+    expect_nodes(schedule_on(snapshot, [make_pod()]), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from controller.apis.kubernetes.pods import PodSpec
+from controller.apis.kubernetes.pods import NodeSelectorTerm, PodSpec
 from controller.constraints import requirements
 from controller.constraints.requirements import Requirements, ValueSet
 
@@ -13,13 +13,23 @@ def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
     """Return the alternative requirements of the pod's node selector and required node affinity.
 
     A node must meet one of them. Terms that contradict themselves or the node selector are left
-    out.
+    out. As in kube-scheduler, no node meets a malformed term, so it is left out too.
     """
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     if affinity is None or affinity.required is None:
         return (requirements.of_labels(spec.node_selector),)
     alternatives = (requirements.compatible_conjunction(*parts) for parts in _parts_of_terms(spec))
     return tuple(alternative for alternative in alternatives if alternative is not None)
+
+
+def malformation(spec: PodSpec) -> str:
+    """Return what is malformed in the required node affinity; empty if nothing is."""
+    for term in _terms(spec):
+        try:
+            requirements.read(term.match_expressions)
+        except ValueError as malformed:
+            return str(malformed)
+    return ""
 
 
 def contradiction(spec: PodSpec) -> tuple[str, ValueSet, ValueSet] | None:
@@ -32,11 +42,20 @@ def contradiction(spec: PodSpec) -> tuple[str, ValueSet, ValueSet] | None:
 
 
 def _parts_of_terms(spec: PodSpec) -> Iterator[list[Requirements]]:
-    """Yield for each term of the required node affinity all requirements that must hold."""
+    """Yield for each well-formed term of the node affinity all requirements that must hold."""
     selected = requirements.of_labels(spec.node_selector)
+    for term in _terms(spec):
+        try:
+            parts = [requirements.read([one]) for one in term.match_expressions]
+        except ValueError:
+            continue
+        yield [selected, *parts]
+
+
+def _terms(spec: PodSpec) -> Iterator[NodeSelectorTerm]:
+    """Yield the terms of the required node affinity; a term without requirements is left out."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    if affinity is None or affinity.required is None:
-        return
-    for term in affinity.required.node_selector_terms:
-        if term.match_expressions:
-            yield [selected, *(requirements.read([one]) for one in term.match_expressions)]
+    if affinity is not None and affinity.required is not None:
+        for term in affinity.required.node_selector_terms:
+            if term.match_expressions:
+                yield term

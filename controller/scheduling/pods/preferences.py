@@ -98,13 +98,17 @@ def initial_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> Pod
         soft_taints: Whether any pool has a PreferNoSchedule taint.
 
     Raises:
-        ValueError: a requirement is malformed.
+        ValueError: a node preference is malformed. kube-scheduler then fails to score nodes for the
+            pod.
 
     """
     affinity = spec.affinity
     pod_affinity = affinity.pod_affinity if affinity is not None else None
     pod_anti_affinity = affinity.pod_anti_affinity if affinity is not None else None
     nodes = affinity.node_affinity if affinity is not None else None
+    preferred_nodes = _heaviest_first(nodes.preferred if nodes is not None else ())
+    for term in preferred_nodes:
+        requirements.read(term.preference.match_expressions)
     hard = tuple(
         constraint
         for constraint in spec.topology_spread_constraints
@@ -122,7 +126,7 @@ def initial_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> Pod
         return constraints
     return replace(
         constraints,
-        preferred_nodes=_heaviest_first(nodes.preferred if nodes is not None else ()),
+        preferred_nodes=preferred_nodes,
         preferred_affinities=_heaviest_first(
             pod_affinity.preferred if pod_affinity is not None else ()
         ),

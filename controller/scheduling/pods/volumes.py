@@ -70,7 +70,8 @@ class VolumeIndex:
         """Return a pod's volumes.
 
         Raises:
-            VolumeError: a claim is missing, lost, being deleted or cannot be bound.
+            VolumeError: a claim is missing, lost, being deleted or cannot be bound, or a volume is
+                malformed.
 
         """
         per_volume: list[tuple[dict[str, ValueSet], ...]] = []
@@ -141,7 +142,8 @@ class VolumeIndex:
         """Return the requirements for nodes that can attach a claim's volume, and its driver.
 
         Raises:
-            VolumeError: the volume is missing or being deleted, or the claim cannot be bound.
+            VolumeError: the volume is missing, malformed or being deleted, or the claim cannot be
+                bound.
 
         """
         name = claim.metadata.name
@@ -153,7 +155,10 @@ class VolumeIndex:
             raise VolumeError(f"{volume_text} not found")
         if volume.metadata.is_deleting:
             raise VolumeError(f"{volume_text} is being deleted")
-        return _alternatives_of(volume), _driver(volume)
+        try:
+            return _alternatives_of(volume), _driver(volume)
+        except ValueError as malformed:
+            raise VolumeError(f"{volume_text}: {malformed}") from malformed
 
     def _unbound(
         self, spec: PersistentVolumeClaimSpec, description: str
