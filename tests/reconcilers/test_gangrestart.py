@@ -171,6 +171,21 @@ async def test_pods_of_the_restarted_gang_are_not_evicted_again(
     assert scenario.leaving() == ["worker-0"]
 
 
+async def test_a_gang_restarts_if_a_lost_pod_has_the_longest_grace_period(
+    scenario: RestartScenario,
+) -> None:
+    patient = scenario.world.api.find(kinds.POD, "worker-0", "default")
+    assert patient is not None
+    longest = {"termination_grace_period_seconds": 2**63 - 1}
+    # The API server adds the period to the time of the request; the sum overflows.
+    deleted = {"deletion_timestamp": scenario.world.now - timedelta(seconds=1)}
+    scenario.world.seed(changed(patient, spec=longest, metadata=deleted))
+
+    await scenario.interrupt()
+
+    assert scenario.leaving() == ["worker-0", "worker-1", "worker-2"]
+
+
 async def test_another_controller_continues_the_restart(scenario: RestartScenario) -> None:
     scenario.world.seed(make_budget(allowed=1, match={"guarded": "yes"}))
     for number in range(3):

@@ -378,6 +378,21 @@ async def test_the_termination_grace_period_overrides_every_protection() -> None
     assert pod is None or pod.metadata.is_deleting
 
 
+async def test_a_pod_with_the_longest_grace_period_is_deleted_before_a_deadline() -> None:
+    scenario = TerminationScenario()
+    await scenario.up(termination_grace_period="1h")
+    longest = {"terminationGracePeriodSeconds": 2**63 - 1}
+    scenario.world.seed(make_pod("patient", node=NODE, spec=longest))
+    await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
+    scenario.world.see()
+
+    await scenario.work(seconds=2)
+
+    pod = scenario.world.api.find(kinds.POD, "patient", "default")
+    assert pod is None or pod.metadata.is_deleting
+    assert scenario.evicted() == []
+
+
 @pytest.mark.parametrize("deadline", ["soon", "2026-11-21T12:00:00", ""])
 async def test_an_invalid_termination_timestamp_is_rewritten(
     deadline: str,

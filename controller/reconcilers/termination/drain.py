@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from controller.apis.karpenter.durations import LONGEST
 from controller.apis.kubernetes.pods import Pod
 from controller.constraints.resources import Resources, pod_requests
 from controller.disruption.pods import is_critical, is_drainable
 from controller.state.pods import forbids_disruption, is_daemon
 
-DEFAULT_GRACE_SECONDS = 30
+SECOND = timedelta(seconds=1)
+
+DEFAULT_GRACE = 30 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,15 @@ def is_due(pod: Pod, deadline: datetime, now: datetime) -> bool:
     deletion = pod.metadata.deletion_timestamp
     if deletion is not None:
         return deletion > deadline
-    return now >= deadline - timedelta(seconds=grace_seconds(pod))
+    return now >= deadline - grace_period(pod)
 
 
-def grace_seconds(pod: Pod) -> int:
-    """Return the pod's termination grace period in seconds."""
-    grace = pod.spec.termination_grace_period_seconds
-    return DEFAULT_GRACE_SECONDS if grace is None else grace
+def grace_period(pod: Pod) -> timedelta:
+    """Return the pod's termination grace period, at most `LONGEST`."""
+    seconds = pod.spec.termination_grace_period_seconds
+    if seconds is None:
+        return DEFAULT_GRACE
+    return LONGEST if seconds >= LONGEST // SECOND else timedelta(seconds=seconds)
 
 
 def _share(pod: Pod, allocatable: Resources) -> float:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from controller.apis.karpenter.durations import LONGEST
 from controller.apis.kinds import COSCHEDULING_POD_GROUP, POD, POD_GROUP
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.reconcilers.concurrency import gather_all
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.termination.drain import grace_seconds
+from controller.reconcilers.termination.drain import grace_period
 from controller.reconcilers.termination.eviction import Eviction
 from controller.state.gangs import GangReader, gang_of
 from controller.state.pods import is_terminal
@@ -98,6 +99,8 @@ class GangRestart(PortUser):
 
 
 def _lost_at(pod: Pod) -> datetime | None:
-    """Return when the deletion of a pod was requested, None if it was not."""
-    end = pod.metadata.deletion_timestamp
-    return end - timedelta(seconds=grace_seconds(pod)) if end is not None else None
+    """Return when the deletion of a pod was requested, None if it was not or is unknown."""
+    end, grace = pod.metadata.deletion_timestamp, grace_period(pod)
+    # The API server adds the grace period to the time of the request. From `LONGEST` on, the sum
+    # overflows.
+    return end - grace if end is not None and grace < LONGEST else None
