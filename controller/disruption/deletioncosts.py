@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from controller.apis.karpenter import durations
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.candidates import registered_nodes
 from controller.disruption.commands import Candidate, Reason
 from controller.disruption.costs import disturbance
 from controller.disruption.methods.drift import has_drifted, in_order, is_static
+from controller.disruption.methods.emptiness import is_consolidated
 from controller.disruption.methods.method import Context
 from controller.disruption.problem import DisruptionProblem
 
@@ -81,8 +81,7 @@ def ranking(problem: DisruptionProblem, planned: Sequence[str] = ()) -> Ranking:
 
 
 def _may_consolidate(candidate: Candidate) -> bool:
-    after = candidate.node_pool.spec.disruption.consolidate_after
-    return is_static(candidate) or durations.parse(after) is not None
+    return is_static(candidate) or is_consolidated(candidate.node_pool)
 
 
 def _can_empty(candidate: Candidate) -> bool:

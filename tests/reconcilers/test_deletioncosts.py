@@ -11,6 +11,7 @@ from controller.apis.kubernetes.meta import OwnerReference
 from controller.apiserver.errors import ConflictError
 from controller.disruption.problem import EVICTIONS_FREE
 from controller.reconcilers.disruption.deletioncosts import DeletionCosts
+from tests.builders import make_nodepool
 from tests.reconcilers.test_consolidation import ConsolidationScenario
 
 LOWEST = "-2147483648"
@@ -110,6 +111,17 @@ async def test_an_unranked_node_loses_its_deletion_costs() -> None:
     await scenario.run()
 
     assert scenario.written() == {"node-0": None}
+
+
+async def test_a_nodepool_with_a_malformed_consolidateafter_affects_no_other_nodepool() -> None:
+    scenario = DeletionCostScenario()
+    scenario.add_replicas("ours")
+    scenario.world.seed(make_nodepool("odd", consolidateAfter="soon"))
+    scenario.add_replicas("other", pool="odd")
+
+    await scenario.run()
+
+    assert scenario.written() == {"ours-0": "-1", "other-0": None}
 
 
 async def test_only_pods_of_replicasets_get_deletion_costs() -> None:
