@@ -6,11 +6,16 @@ Bounds (`Gt`, `Lt`, `Gte`, `Lte`) apply to values that are integers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.apis import labels
 from controller.apis.kubernetes.taints import Requirement
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_LEAST, _GREATEST = -(2**63) - 1, 2**63
+"""An int64, and one more on each side, since `Gt` and `Lt` are written as `Gte` and `Lte`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +299,11 @@ def _bound(operator: str, values: tuple[str, ...]) -> int:
 
 
 def _as_integer(value: str) -> int | None:
-    try:
-        return int(value)
-    except ValueError:
+    """Return the integer that a text is, or None if kube-scheduler does not read it as one."""
+    if not _INTEGER.fullmatch(value):
         return None
+    number = int(value)
+    return number if _LEAST <= number <= _GREATEST else None
 
 
 def _tightest(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:

@@ -40,6 +40,7 @@ def problems_with(path: str, value: Any) -> list[str]:
         (REQUIREMENTS, requires("a", "In"), "at least one value"),
         (REQUIREMENTS, requires("a", "In", "b", minValues=2), "minValues is 2"),
         (REQUIREMENTS, requires("a", "Gt", "1.5"), "whole number"),
+        (REQUIREMENTS, requires("a", "Lt", "1" + 20 * "0"), "less than 2"),
         (REQUIREMENTS, requires("a", "Lte", "1", "2"), "exactly one value"),
         (REQUIREMENTS, requires(labels.NODEPOOL), "set by the controller"),
         (REQUIREMENTS, requires("sub.karpenter.k8s.aws/x"), "managed by the controller"),

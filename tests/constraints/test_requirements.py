@@ -86,9 +86,28 @@ def test_bounds_that_contradict_each_other_leave_nothing() -> None:
     assert value_set("Gt", ["5"]).intersection(value_set("Lt", ["5"])).is_empty
 
 
+@pytest.mark.parametrize("value", ["1_000", "1" + 20 * "0", "x1", ""])
+def test_values_that_kube_scheduler_does_not_read_as_integers_are_within_no_bounds(
+    value: str,
+) -> None:
+    assert not value_set("Gt", ["5"]).has(value)
+
+
+def test_the_greatest_bound_is_written_and_read() -> None:
+    needed = {"key": value_set("Gt", [str(2**63 - 1)])}
+
+    assert requirements.read(requirements.as_terms(needed)) == needed
+
+
 @pytest.mark.parametrize(
     ("operator", "values", "words"),
-    [("Near", [], "Near"), ("Gt", [], "exactly one integer"), ("Lt", ["x"], "exactly one integer")],
+    [
+        ("Near", [], "Near"),
+        ("Gt", [], "exactly one integer"),
+        ("Lt", ["x"], "exactly one integer"),
+        ("Lt", ["1_000"], "exactly one integer"),
+        ("Lt", ["1" + 20 * "0"], "exactly one integer"),
+    ],
 )
 def test_a_malformed_term_is_refused_with_the_reason(
     operator: str, values: list[str], words: str

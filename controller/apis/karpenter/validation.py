@@ -144,10 +144,17 @@ def _operator_faults(requirement: Requirement) -> Iterator[str]:
             if minimum is not None and len(values) < minimum:
                 yield f"minValues is {minimum}, but there are only {len(values)} values"
         case "Gt" | "Lt" | "Gte" | "Lte":
-            if len(values) != 1 or not _WHOLE_NUMBER.fullmatch(values[0]):
-                yield f"needs exactly one value, a whole number of at least 0, not {values!r}"
+            if len(values) != 1 or not _is_whole_number(values[0]):
+                yield (
+                    "needs exactly one value, a whole number of at least 0 and less than 2^63, not "
+                    f"{values!r}"
+                )
         case operator if operator not in OPERATORS:
             yield "the operator must be one of " + ", ".join(OPERATORS)
+
+
+def _is_whole_number(text: str) -> bool:
+    return _WHOLE_NUMBER.fullmatch(text) is not None and int(text) < 2**63
 
 
 def _price_problems(field: str, written: str | None, pattern: re.Pattern[str]) -> Iterator[str]:
