@@ -190,7 +190,11 @@ def _losses(
         capacity = catalog.axis.column(catalog.allocatable, name)
         miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
         reason = f"too small for {name} {format_quantity(amount, name)}"
-        exclude((capacity >= amount)[catalog.row_of], miss, reason)
+        held = capacity >= amount
+        without_daemons = capacity + catalog.axis.column(catalog.overhead, name) >= amount
+        if (without_daemons & ~held)[rows].any():
+            reason += " beside the pods of DaemonSets"
+        exclude(held[catalog.row_of], miss, reason)
     full = _full_reservations(catalog, columns)
     exclude(catalog.available, Miss.CAPACITY, _no_capacity(needed) + (f": {full}" if full else ""))
     return losses if not len(remaining) else _Losses()

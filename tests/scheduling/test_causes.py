@@ -14,6 +14,7 @@ from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
 from tests.builders import (
     by_hostname,
+    make_daemonset,
     make_nodepool,
     make_offering,
     make_pod,
@@ -226,4 +227,16 @@ def test_a_spread_names_its_mindomains() -> None:
     assert cause == (
         f"no domain satisfies the topology spread over {names.ZONE} (maxSkew 2, minDomains 5: "
         "while there are fewer domains, each holds at most 2 pods)"
+    )
+
+
+def test_a_cause_says_if_daemonsets_take_the_capacity() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(), types=make_types(2, 4), daemon_sets=(make_daemonset(cpu="1000"),)
+    )
+
+    (cause,) = causes_of(make_pod(cpu="1"), snapshot)
+
+    assert cause == (
+        "NodePool default: 2 instance types: 2 too small for cpu 1 beside the pods of DaemonSets"
     )
