@@ -65,8 +65,8 @@ MUTATIONS = (
     EngineMutation(
         "absence meets Exists",
         f"{CONSTRAINTS}/requirements.py",
-        "return bool(self.values) and self.at_least is None",
-        "return self.at_least is None",
+        "return bool(self.values) and not is_bounded",
+        "return not is_bounded",
         "custom_labels",
     ),
     EngineMutation(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.apis import labels
 from controller.apis.kubernetes.taints import Requirement
@@ -23,13 +23,15 @@ class ValueSet:
     """The values that a label may have: those in `values`, or (`complement`) all others.
 
     The empty set is `DoesNotExist`; the complement of the empty set is `Exists`. `at_least` and
-    `at_most` are inclusive bounds.
+    `at_most` are inclusive bounds. `exists` marks the intersection of `NotIn` and `Exists`, which
+    the label's absence does not meet.
     """
 
     values: frozenset[str] = frozenset()
     complement: bool = False
     at_least: int | None = None
     at_most: int | None = None
+    exists: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -41,7 +43,8 @@ class ValueSet:
         """Whether a node without the label meets the requirement (`NotIn`, `DoesNotExist`)."""
         if not self.complement:
             return not self.values
-        return bool(self.values) and self.at_least is None and self.at_most is None
+        is_bounded = self.at_least is not None or self.at_most is not None
+        return bool(self.values) and not is_bounded and not self.exists
 
     @property
     def single(self) -> str | None:
@@ -71,7 +74,9 @@ class ValueSet:
             return NOTHING
         bounded = ValueSet(complement=True, at_least=at_least, at_most=at_most)
         if self.complement and other.complement:
-            return ValueSet(self.values | other.values, True, at_least, at_most)
+            both = ValueSet(self.values | other.values, True, at_least, at_most)
+            is_lax = self.allows_absence and other.allows_absence
+            return both if is_lax or not both.allows_absence else replace(both, exists=True)
         if self.complement:
             named = other.values - self.values
         elif other.complement:
@@ -262,6 +267,8 @@ def _terms(key: str, allowed: ValueSet, minimum: int | None) -> list[Requirement
         terms.append(Requirement(key=key, operator="Lte", values=[str(allowed.at_most)]))
     if allowed.values:
         operator = "NotIn" if allowed.complement else "In"
+        if allowed.exists:
+            terms.append(Requirement(key=key, operator="Exists"))
         terms.append(Requirement(key=key, operator=operator, values=sorted(allowed.values)))
     elif not allowed.complement:
         terms.append(Requirement(key=key, operator="DoesNotExist"))

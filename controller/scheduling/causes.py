@@ -241,7 +241,7 @@ def text(allowed: ValueSet, *, bare: bool = False) -> str:
             if bound is not None
         ]
         if values:
-            bounds.append(f"NotIn [{shown}]")
+            bounds += ["Exists"] * allowed.exists + [f"NotIn [{shown}]"]
         return " ".join(bounds) or "Exists"
     if not values:
         return "DoesNotExist"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from controller.apis.kubernetes.taints import Requirement
@@ -34,6 +34,14 @@ def test_an_intersection_has_exactly_the_values_both_have(
 
 
 @given(_sets(), _sets())
+def test_a_label_may_be_absent_only_if_both_allow_it(one: ValueSet, other: ValueSet) -> None:
+    both = one.intersection(other)
+    assume(not both.is_empty)
+
+    assert both.allows_absence == (one.allows_absence and other.allows_absence)
+
+
+@given(_sets(), _sets())
 def test_intersection_is_commutative(one: ValueSet, other: ValueSet) -> None:
     assert one.intersection(other) == other.intersection(one)
     assert one.meets(other) == other.meets(one)
@@ -45,6 +53,7 @@ def test_intersection_is_associative(one: ValueSet, other: ValueSet, third: Valu
     right = one.intersection(other.intersection(third))
 
     assert {v for v in VALUES if left.has(v)} == {v for v in VALUES if right.has(v)}
+    assert left.allows_absence == right.allows_absence
 
 
 @given(_sets(), st.sampled_from([*VALUES, ""]))
@@ -55,12 +64,14 @@ def test_labels_match_requirements_as_in_kubernetes(allowed: ValueSet, value: st
     assert requirements.met_by_labels({"key": allowed}, values) == expected
 
 
-@given(_sets())
-def test_a_written_value_parses_to_the_same_value(allowed: ValueSet) -> None:
+@given(_sets(), _sets())
+def test_a_written_value_parses_to_the_same_value(one: ValueSet, other: ValueSet) -> None:
+    allowed = one.intersection(other)
     terms = requirements.as_terms({"key": allowed})
 
     again = requirements.read(terms)["key"]
     assert all(again.has(value) == allowed.has(value) for value in VALUES)
+    assert again.allows_absence == allowed.allows_absence
 
 
 @given(_sets())

@@ -9,6 +9,7 @@ import pytest
 
 from controller.apis import labels
 from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.taints import Requirement
 from controller.apis.kubernetes.workloads import LimitRange
 from controller.state.nodes import StateNode
 from tests.builders import (
@@ -231,6 +232,19 @@ def test_nodes_of_the_pool_count_against_its_limit() -> None:
     snapshot = make_snapshot(pool, types=make_types(2, 4), nodes=[node], pods=(running,))
 
     expect_unschedulable(schedule_on(snapshot, [pod]), pod, "limit of cpu")
+
+
+def test_a_label_that_must_exist_is_not_met_by_its_absence() -> None:
+    """kube-scheduler binds such a pod to no node without the label."""
+    wanted = [
+        Requirement(key="team", operator="Exists"),
+        Requirement(key="team", operator="NotIn", values=["shop"]),
+    ]
+    pod = make_pod(node_affinity=[wanted])
+    node = make_node("without", pool="default", cpu="4")
+    snapshot = make_snapshot(make_nodepool("default"), types=make_types(4), nodes=[node])
+
+    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "team Exists NotIn [shop]")
 
 
 def test_a_limit_below_what_a_pool_uses_stops_only_this_pool() -> None:
