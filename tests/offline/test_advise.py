@@ -140,6 +140,24 @@ def test_cluster_autoscaler_protects_pods_as_karpenter_does(ask: Ask) -> None:
     )
 
 
+def test_required_labels_are_named_with_their_operators(ask: Ask) -> None:
+    required = cluster(first_pool())
+    terms = [
+        {"key": "team", "operator": "Exists"},
+        {"key": "team", "operator": "NotIn", "values": ["shop"]},
+    ]
+    nodes = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
+    for pod in required["pods"]:
+        if pod["spec"].pop("nodeSelector", {}) == {"team": "search"}:
+            wanted = {"requiredDuringSchedulingIgnoredDuringExecution": nodes}
+            pod["spec"]["affinity"] = {"nodeAffinity": wanted}
+
+    advice = ask(required)
+
+    named = [each["what"] for each in advice["obstacles"] if "team" in each["what"]]
+    assert named == ["node selector team Exists; team NotIn shop of 8 pods in namespace search"]
+
+
 def test_a_kept_node_group_costs_the_same(ask: Ask) -> None:
     keep = ("--keep", "eks.amazonaws.com/nodegroup=general")
 

@@ -14,6 +14,7 @@ from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Requirement
 from controller.apis.wording import with_count
 from controller.disruption import candidates
 from controller.disruption.advice import nodepools, workloads
@@ -224,19 +225,21 @@ def _placement_rules(reading: _Reading) -> Iterator[Obstacle]:
 
 def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obstacle]:
     """Yield the node labels that the pods of a namespace require, except the operating system."""
-    asking: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
-    values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    asking: defaultdict[tuple[str, str], dict[str, Pod]] = defaultdict(dict)
+    asked: defaultdict[tuple[str, str], list[Requirement]] = defaultdict(list)
     for pod in reading.pods:
-        for key, chosen in workloads.required_labels(pod).items():
-            if key != labels.OS:
-                asking[pod.metadata.namespace, key].append(pod)
-                values[pod.metadata.namespace, key].update(chosen)
-    for (namespace, key), pods in asking.items():
-        weight, wanted = reading.weight(pods), sorted(values[namespace, key])
-        selector = f"{key}={','.join(wanted)}"
-        if len(wanted) == 1 and pools and not _is_offered(pools, key, wanted[0]):
+        for required in workloads.required_labels(pod):
+            if required.key != labels.OS:
+                asking[pod.metadata.namespace, required.key][pod.key] = pod
+                asked[pod.metadata.namespace, required.key].append(required)
+    for (namespace, key), requirements in asked.items():
+        pods = list(asking[namespace, key].values())
+        weight, selector = reading.weight(pods), _selector(key, requirements)
+        wanted = {value for each in requirements for value in each.values}
+        is_named = len(wanted) == 1 and all(each.operator == "In" for each in requirements)
+        if is_named and pools and not _is_offered(pools, key, value := wanted.pop()):
             like = min(pools)
-            edit = nodepools.labelled_copy_edit(like, key, wanted[0])
+            edit = nodepools.labelled_copy_edit(like, key, value)
             yield Obstacle(
                 kind="MissingNodePool",
                 what=f"no NodePool has the label {selector}, which "
@@ -255,6 +258,18 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
                 made=_on_pods(pods, partial(workloads.without_selector, key=key)),
                 weight=weight,
             )
+
+
+def _selector(key: str, requirements: Iterable[Requirement]) -> str:
+    """Return the text of a label's requirements, such as `disk=ssd` or `disk NotIn hdd`."""
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for each in requirements:
+        values[each.operator].update(each.values)
+    texts = (
+        f"{key}{'=' if operator == 'In' else f' {operator} '}{','.join(sorted(named))}".rstrip()
+        for operator, named in values.items()
+    )
+    return "; ".join(texts)
 
 
 def _is_offered(pools: Mapping[str, NodePool], key: str, value: str) -> bool:

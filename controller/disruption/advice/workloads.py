@@ -15,6 +15,7 @@ from controller.apis.kubernetes.pods import (
     Pod,
     TopologySpreadConstraint,
 )
+from controller.apis.kubernetes.taints import Requirement
 from controller.apis.labels import normalize
 
 TEMPLATE_HASH = "pod-template-hash"
@@ -76,19 +77,19 @@ def is_strict(spread: TopologySpreadConstraint) -> bool:
     return spread.when_unsatisfiable == "DoNotSchedule"
 
 
-def required_labels(pod: Pod) -> Mapping[str, tuple[str, ...]]:
-    """Return the values that node selector and required node affinity name for each label.
+def required_labels(pod: Pod) -> list[Requirement]:
+    """Return the requirements of node selector and required node affinity, with stable label names.
 
-    They are returned whatever the operator: also those that `NotIn` excludes. A label in the node
-    selector has the selector's value only.
+    Requirements of several terms, which are alternatives, follow one another.
     """
-    found: dict[str, tuple[str, ...]] = {
-        normalize(key): (value,) for key, value in pod.spec.node_selector.items()
-    }
-    for term in _terms(pod):
-        for expression in term.match_expressions:
-            found.setdefault(normalize(expression.key), tuple(expression.values))
-    return found
+    selected = [
+        Requirement(key=key, operator="In", values=[value])
+        for key, value in pod.spec.node_selector.items()
+    ]
+    expressions = (each for term in _terms(pod) for each in term.match_expressions)
+    return [
+        msgspec.structs.replace(each, key=normalize(each.key)) for each in (*selected, *expressions)
+    ]
 
 
 def without_selector(pod: Pod, key: str) -> Pod:
