@@ -30,7 +30,7 @@ class ConfirmedPlan:
     """A plan that the engine confirms.
 
     `groups` are its groups. `destinations` is the existing node that each pod moves to, by pod key.
-    `gain` is the net saving in $/h, of a proven plan without the cost of its evictions.
+    `gain` is the net saving in $/h.
     `is_proven`: the engine itself found the plan, so it needs no further check.
     """
 
@@ -111,7 +111,8 @@ def alone(evaluator: Evaluator, names: Iterable[str]) -> ConfirmedPlan:
         )
         if good and result is not None:
             destinations = destinations_of(result.results.existing_nodes)
-            return ConfirmedPlan(tuple(good), destinations, result.saving, is_proven=True)
+            gain = sum(map(evaluator.net, good))
+            return ConfirmedPlan(tuple(good), destinations, gain, is_proven=True)
     return ConfirmedPlan((), {}, 0.0)
 
 
