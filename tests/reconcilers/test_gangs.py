@@ -176,6 +176,27 @@ async def test_a_gang_whose_pending_pod_starts_elsewhere_before_its_nodes_go_is_
     assert {"late", "new", "old"} <= set(scenario.going())
 
 
+async def test_a_gang_that_starts_on_a_node_after_the_decision_is_not_split() -> None:
+    scenario = ConsolidationScenario(consolidateAfter="Never")
+    scenario.change_leader(SameProcess(EVICTIONS_FREE, Settings(gangs=True)))
+    scenario.add("old", "c5.large", drifted=True)
+    scenario.add("new", "c5.large")
+    for name in ("old", "new"):
+        scenario.world.seed(make_pod(f"web-{name}", cpu="1.5", node=name))
+    await scenario.work(1)
+    assert scenario.made()
+
+    for name in ("old", "new"):
+        member = {labels.COSCHEDULING_GROUP: "train"}
+        scenario.world.seed(make_pod(f"worker-{name}", node=name, labels=member))
+    for replacement in scenario.made():
+        scenario.make_ready(replacement)
+    await scenario.work(2)
+
+    assert scenario.going() == []
+    assert not scenario.is_marked("old")
+
+
 async def test_a_new_leader_does_not_resume_a_command_that_marked_a_part_of_a_gangs_nodes() -> None:
     scenario = MoveScenario()
     await scenario.work(1)

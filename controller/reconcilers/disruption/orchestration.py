@@ -27,7 +27,7 @@ from controller.apis.karpenter.nodeclaim import (
     REGISTERED,
     NodeClaim,
 )
-from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kinds import NODE, NODE_CLAIM, POD
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.pods import Pod
@@ -54,7 +54,7 @@ from controller.reconcilers.writing import (
     with_conditions,
     with_drain_until,
 )
-from controller.state.gangs import stays
+from controller.state.gangs import gang_of, stays
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 from controller.telemetry.events import EventType
@@ -94,12 +94,14 @@ class InFlightCommand:
     `left` are the candidates whose NodeClaims are still to be deleted, `replacements` the
     NodeClaims created to replace them. `failed` is True if a candidate could not be disrupted;
     `why` is the reason. `deleting_since` is the time from which NodeClaims may be deleted.
-    `record` is the name of the Disruption object.
+    `record` is the name of the Disruption object. `keeps_gangs` is True if the command ends
+    when a gang starts on its nodes after the decision.
     """
 
     command: Command
     since: datetime
     left: list[Candidate]
+    keeps_gangs: bool = False
     replacements: tuple[NodeClaim, ...] = ()
     failed: bool = False
     why: str = ""
@@ -200,7 +202,13 @@ class Orchestrator(PortUser):
         log.info("disrupting nodes", extra={**log_fields(known), "why": known.why})
         if known.reboots:
             return await self._reboot(known, record)
-        in_flight = InFlightCommand(command=known, since=self.clock(), left=list(known.candidates))
+        in_flight = InFlightCommand(
+            command=known,
+            since=self.clock(),
+            left=list(known.candidates),
+            # Node repair restarts the gangs of its nodes.
+            keeps_gangs=problem.scheduling.gangs and known.reason is not Reason.UNHEALTHY,
+        )
         could = await gather_all(*(self._mark(c, in_flight) for c in known.candidates))
         marked = [
             candidate for candidate, done in zip(known.candidates, could, strict=True) if done
@@ -366,7 +374,7 @@ class Orchestrator(PortUser):
         """Whether the NodeClaims may be deleted, because all replacements are initialized.
 
         Ends the command if a replacement was deleted or is not initialized in time, or if a gang of
-        its nodes now runs on other nodes, too.
+        its nodes now runs on other nodes, too, or has started there since the decision.
         """
         if in_flight.deleting_since is not None:
             return True
@@ -381,8 +389,12 @@ class Orchestrator(PortUser):
             if not conditions.is_true(known.status.conditions, INITIALIZED):
                 waiting.append(known)
         if not waiting:
-            if spread := self._spread(in_flight.command):
-                await self._give_up_all(in_flight, spread)
+            try:
+                split = self._spread(in_flight.command) or await self._arrived_gang(in_flight)
+            except ApiError:
+                return False  # asked again in the next round
+            if split:
+                await self._give_up_all(in_flight, split)
                 return False
             in_flight.deleting_since = now
             return True
@@ -410,6 +422,25 @@ class Orchestrator(PortUser):
                 state = self.cluster.state_node(name)
                 if state is None or not state.deleting:
                     return f"gang {gang} runs on node {name}, too"
+        return ""
+
+    async def _arrived_gang(self, in_flight: InFlightCommand) -> str:
+        """Return which gang has started on the command's nodes since the decision, if any.
+
+        Its pods were bound before the nodes had their taint. The cluster's mirror may not have them
+        yet, so they are read from the API server. Other pods of the gang may start elsewhere.
+
+        Raises:
+            ApiError: the pods cannot be read.
+
+        """
+        if not in_flight.keeps_gangs:
+            return ""
+        known = {pod.key for candidate in in_flight.command.candidates for pod in candidate.pods}
+        for name in sorted(in_flight.command.names):
+            for pod in await self.api.list(POD, field_selector=f"spec.nodeName={name}"):
+                if pod.key not in known and stays(pod) and (gang := gang_of(pod)):
+                    return f"gang {gang} has started on node {name}"
         return ""
 
     def _readiness(self) -> timedelta:
