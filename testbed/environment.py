@@ -100,7 +100,7 @@ def _install(folder: Path, python: Path, wanted: list[str]) -> None:
 
 
 def _installed_by_uv(pip: list[str], python: Path, wanted: list[str]) -> bool:
-    """Whether uv has installed the packages. It takes half of pip's CPU time."""
+    """Install the packages with uv, in half of pip's CPU time; return whether this succeeded."""
     if subprocess.run([*pip, "--quiet", UV], stdout=sys.stderr, check=False).returncode:
         return False
     uv = [str(python), "-m", "uv", "pip", "install", "--python", str(python)]

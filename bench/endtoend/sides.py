@@ -181,7 +181,7 @@ class Karpenter:
         return {str(pid): [pid]} if pid else {}
 
     def _settings(self, metrics: int, probes: int) -> dict[str, str]:
-        """Return paths and the settings that Joiner's Deployment also sets; others are defaults."""
+        """Return paths, ports, and what Joiner's Deployment also sets; no leader election."""
         return {
             "KUBECONFIG": str(self.testbed.cluster.kubeconfig),
             "SYSTEM_NAMESPACE": "kube-system",

@@ -114,7 +114,7 @@ class BusyClock:
 
 
 class Replica:
-    """A whole controller in its own process."""
+    """A whole controller in a simulated process of its own (`bench.faults.processes`)."""
 
     def __init__(
         self, process: Process, api: FakeApiServer, region: Region, strikes: CallFaults, seed: int

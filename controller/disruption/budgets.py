@@ -297,7 +297,11 @@ def budgets_of(
 def _remaining_capacity(
     nodes: Iterable[StateNode], shares: Mapping[str, int]
 ) -> dict[str, dict[str, int]]:
-    """Return the capacity that these percentages leave in their NodePools."""
+    """Return how much more capacity may be disrupted, in hundredths of `capacity`, by NodePool.
+
+    `shares` are the percentages of each NodePool's capacity that its budgets allow. The capacity
+    of nodes that consume a budget is subtracted.
+    """
     capacities: dict[str, dict[str, int]] = {pool: {} for pool in shares}
     for state, consumes in _budgeted_nodes(nodes):
         pool = state.node_pool

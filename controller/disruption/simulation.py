@@ -181,7 +181,12 @@ class Simulation:
         types: TypesByPool | None = None,
         restarting: Sequence[Pod] = (),
     ) -> SimulationResult | None:
-        """Return the result of removing nodes; `types` are the instance types then, if changed."""
+        """Return where pods schedule without the nodes `gone`, or None if one is unschedulable.
+
+        These are the pods of the nodes, the `restarting` pods of other nodes, and the buffers' pods
+        `kept`, for which the nodes reserve capacity. `closed` nodes receive none. `types` are the
+        instance types then, if changed.
+        """
         world = self._snapshot_without(gone, closed)
         if types is not None:
             world = replace(world, instance_types=types)

@@ -59,8 +59,8 @@ class Source(Protocol):
 async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], None]:
     """Yield RESET, the existing objects, SYNCED, and then every change, without end.
 
-    Errors of the server do not end it. Each is logged, and the watch is retried after a pause that
-    grows with the number of consecutive failures.
+    Errors of the server do not end it. Each but 410, after which the kind is listed again, is
+    logged. The retry follows after a pause that grows with the number of consecutive failures.
     """
     version, failures = "", 0
     while True:

@@ -235,7 +235,10 @@ def _unconfirmed_deletions(
 
 
 def _deletion_protection(props: Mapping[str, Any], going: Mapping[str, str]) -> Iterator[str]:
-    """Yield the cluster if EKS would not delete it: then its nodes and its network stay too."""
+    """Yield why EKS would not delete the cluster: then its nodes and its network stay too.
+
+    `going` are the names of what would be deleted, by key.
+    """
     if "cluster" not in going:
         return
     try:

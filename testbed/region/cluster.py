@@ -176,7 +176,7 @@ class Cluster:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Restart components that exit while the block runs."""
+        """Restart the components in `_restarted` if they exit while the block runs."""
         stopping = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(stopping,), daemon=True)
         # It exits if the API server is not healthy within 10 s; others have no reason to, yet.

@@ -20,7 +20,7 @@ from bench.parity.worlds import CAPACITY_TYPE, HOSTNAME, ZONE, ZONES, Object, re
 
 
 def zone_spread(draft: Draft) -> None:
-    """Add topology spread over zones, with every option."""
+    """Add topology spread over zones, with one option or none; some have other features."""
     chance = draft.chance
     for _ in range(chance.randint(1, 2)):
         name = draft.name()

@@ -58,7 +58,7 @@ class NodeClaim(KubernetesObject):
 
     @property
     def drain_deadline(self) -> datetime | None:
-        """The time at which the drain ends and the remaining pods are deleted.
+        """The time by which the drain ends; pods that would run longer are deleted before it.
 
         None if `karpenter.sh/nodeclaim-termination-timestamp` is missing or invalid.
         """

@@ -54,7 +54,8 @@ class ObservedCluster:
 def pods_outcome(record: Disruption, pods: Iterable[Pod]) -> MovedPods:
     """Return how many of the moved pods run again.
 
-    For each workload, these are the pods created since the decision, at most as many as moved.
+    For each workload, these are the ready pods created since the execution began, at most as many
+    as moved.
     """
     moved = sum(workload.pods for workload in record.spec.workloads)
     running, slowest = 0, 0.0
@@ -154,7 +155,7 @@ def _unplanned_costs(record: Disruption, observed: ObservedCluster) -> list[floa
 
 
 def _successors(record: Disruption, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Return the pods that the record's workloads created since, by the workload's UID."""
+    """Return the pods of the record's workloads created since it began, by workload UID."""
     started = record.status.begun_at
     asked = {workload.uid for workload in record.spec.workloads if workload.uid}
     successors: dict[str, list[Pod]] = {}

@@ -189,10 +189,12 @@ def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def access_of(environ: Mapping[str, str]) -> access.Access:
-    """Return the access to the cluster, found as kubectl finds it.
+    """Return the access to the cluster: a kubeconfig, else the service account of this pod.
+
+    The kubeconfig is the first file of `KUBECONFIG`, or `~/.kube/config` if that is not set.
 
     Raises:
-        AccessError: there is no kubeconfig, or it cannot be used.
+        AccessError: neither exists, or the one that exists cannot be used.
 
     """
     default_path = Path(environ.get("HOME", "")) / ".kube" / "config"

@@ -78,7 +78,7 @@ NOMINATED_FOR = timedelta(hours=1)
 disrupted."""
 
 HANDOVER = timedelta(minutes=10)
-"""How long an initialized replacement that an earlier leader created is not disrupted while the
+"""How long an initialized replacement whose command is no longer in flight is not disrupted while
 nodes that it replaces still exist."""
 
 FAILURE_PAUSE = timedelta(minutes=1)
@@ -152,10 +152,11 @@ class Orchestrator(PortUser):
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """Why replacements that an earlier leader created are not disrupted, by node name.
+        """Why replacements whose command is no longer in flight are not disrupted, by node name.
 
-        These nodes are empty until pods move there. Without this rule, the controller would delete
-        them and launch the same nodes again.
+        An earlier leader began the command, or the replaced nodes are being drained. These nodes
+        are empty until pods move there. Without this rule, the controller would delete them and
+        launch the same nodes again.
         """
         existing = {node.metadata.name for node in self.cluster.list(NODE)}
         kept = {}

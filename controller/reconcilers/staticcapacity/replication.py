@@ -159,9 +159,10 @@ class Replication(PortUser):
         return pause
 
     async def _unavailability(self, pool: NodePool) -> str:
-        """Return why no offering is available for a node of the pool; empty if one is.
+        """Return why the pool can launch no node; empty if it can.
 
-        Empty, too, if the instance types of the NodePool cannot be read.
+        No offering is available, or the available instance types have too few values for a
+        `minValues`. Empty, too, if the instance types of the NodePool cannot be read.
         """
         supplied = await supply(self.cloud, self.cluster, [pool])
         types = supplied.types.get(pool.metadata.name)
@@ -213,6 +214,7 @@ class Replication(PortUser):
         Raises:
             UnavailableError: the result is unknown. The next attempt deletes this NodeClaim first,
                 so that no other one is deleted in addition.
+            TooManyRequestsError: as for UnavailableError.
 
         """
         claim = node.claim

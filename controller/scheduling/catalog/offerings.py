@@ -141,8 +141,8 @@ def catalog(snapshot: Snapshot) -> Catalog:
     """Encode the offerings of the snapshot's NodePools.
 
     NodePools are ordered by weight, then by name, both descending. Cost: O(NodePools × types ×
-    labels). The result depends only on the NodePools, the instance types and the DaemonSets, so
-    callers may keep it while those are unchanged.
+    labels). The result depends only on the NodePools, the instance types and `daemons(snapshot)`,
+    so callers may keep it while those are unchanged.
     """
     pools = tuple(
         template(pool)
@@ -329,7 +329,8 @@ def _merge_labels(
 ) -> tuple[list[ValueSet | None], Indices, Mask]:
     """Intersect the value sets of one label: the NodePool's, the types' and the offerings'.
 
-    Returns the value sets, the code of each column, and a mask of the columns whose sets intersect.
+    Returns the distinct intersections, the index of each column's intersection among them, and a
+    mask of the columns whose sets intersect. A column is an offering.
     """
     coder = _Coder()
     width = len(of_offering[0])
