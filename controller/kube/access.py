@@ -251,8 +251,10 @@ def from_environment(
         AccessError: neither exists, or the first that exists cannot be used.
 
     """
-    if paths := environ.get("KUBECONFIG"):
-        return from_kubeconfig(Path(paths.split(os.pathsep)[0]), context)
+    if paths := [Path(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
+        # As in kubectl, files that do not exist are skipped.
+        there = [path for path in paths if path.exists()]
+        return from_kubeconfig(*(there or paths[:1]), context=context)
     if (mount / "token").exists():
         return in_cluster(environ, mount=mount)
     raise AccessError(
@@ -286,61 +288,78 @@ def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
     )
 
 
-def from_kubeconfig(path: Path, context: str = "") -> Access:
-    """Return the access that a context of a kubeconfig gives, by default its current context.
+def from_kubeconfig(*paths: Path, context: str = "") -> Access:
+    """Return the access that a context of kubeconfigs gives, by default their current context.
 
-    Certificates, tokens, token files, programs that print a token (`exec`), HTTP proxies and
-    `tls-server-name` are supported.
+    Of contexts, clusters and users with the same name, and of current contexts, that in the first
+    file counts, as in kubectl. Certificates, tokens, token files, programs that print a token
+    (`exec`), HTTP proxies and `tls-server-name` are supported.
 
     Raises:
-        AccessError: the file cannot be read or is no kubeconfig, or the context is missing or
+        AccessError: a file cannot be read or is no kubeconfig, or the context is missing or
             unusable.
 
     """
+    named = os.pathsep.join(map(str, paths))
     try:
-        return _access(yaml.safe_load(path.read_text()), path, context)
+        return _access({path: _parse(path) for path in paths}, named, context)
     except OSError as exc:
-        raise AccessError(f"kubeconfig {path}: cannot read {exc.filename}: {exc.strerror}") from exc
-    except yaml.YAMLError as exc:
-        problem = " ".join(str(exc).split())
-        raise AccessError(f"the kubeconfig {path} is not YAML: {problem}") from exc
+        raise AccessError(
+            f"kubeconfig {named}: cannot read {exc.filename}: {exc.strerror}"
+        ) from exc
     except (AttributeError, LookupError, TypeError, ValueError) as exc:
         # Fields of the wrong type or missing; each is checked by its use alone.
         raise AccessError(
-            f"the kubeconfig {path} cannot be used: an entry is incomplete or of the wrong type "
+            f"the kubeconfig {named} cannot be used: an entry is incomplete or of the wrong type "
             f"({exc}); `kubectl config view` shows what kubectl reads"
         ) from exc
 
 
-def _access(config: Any, path: Path, name: str) -> Access:
-    """Return the access that a context of a parsed kubeconfig gives."""
+Configs = Mapping[Path, Mapping[str, Any]]
+"""Parsed kubeconfigs by their paths, in the order of precedence."""
+
+
+def _parse(path: Path) -> Mapping[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as exc:
+        problem = " ".join(str(exc).split())
+        raise AccessError(f"the kubeconfig {path} is not YAML: {problem}") from exc
     if not isinstance(config, Mapping):
         raise AccessError(f"{path} is not a kubeconfig: expected a YAML mapping")
-    chosen = name or config.get("current-context") or ""
+    return config
+
+
+def _access(configs: Configs, named: str, name: str) -> Access:
+    """Return the access that a context gives; `named` are the paths as text."""
+    current = (config.get("current-context") for config in configs.values())
+    chosen = name or next(filter(None, current), "")
     if not chosen:
         raise AccessError(
-            f"{path} has no current-context: `kubectl config use-context NAME` sets it, and "
+            f"{named} has no current-context: `kubectl config use-context NAME` sets it, and "
             "`kubectl config get-contexts` lists the names"
         )
-    context = _named_section(config, "contexts", chosen, "context", path)
-    cluster = _named_section(config, "clusters", context.get("cluster", ""), "cluster", path)
-    user = (
-        _named_section(config, "users", context["user"], "user", path)
+    context, _ = _named_section(configs, "contexts", chosen, "context", named)
+    cluster, path = _named_section(
+        configs, "clusters", context.get("cluster", ""), "cluster", named
+    )
+    user, user_path = (
+        _named_section(configs, "users", context["user"], "user", named)
         if context.get("user")
-        else {}
+        else ({}, path)
     )
     if "auth-provider" in user:
         raise AccessError(
-            f"{path}: user {context['user']!r} has an auth-provider, which is not supported: give "
-            "it a token, a client certificate or an exec plugin"
+            f"{user_path}: user {context['user']!r} has an auth-provider, which is not supported: "
+            "give it a token, a client certificate or an exec plugin"
         )
     return Access(
         server=_server(cluster, path),
         ca=_pem(cluster, "certificate-authority", path),
-        certificate=_pem(user, "client-certificate", path),
-        key=_pem(user, "client-key", path),
+        certificate=_pem(user, "client-certificate", user_path),
+        key=_pem(user, "client-key", user_path),
         static_token=user.get("token", ""),
-        token_file=_token_source(user, path),
+        token_file=_token_source(user, user_path),
         insecure=bool(cluster.get("insecure-skip-tls-verify", False)),
         namespace=context.get("namespace", ""),
         proxy=_proxy(cluster, path),
@@ -375,14 +394,15 @@ def _proxy(cluster: Mapping[str, Any], path: Path) -> str:
 
 
 def _named_section(
-    config: Mapping[str, Any], plural: str, name: str, singular: str, path: Path
-) -> dict[str, Any]:
-    for entry in config.get(plural) or ():
-        if entry["name"] == name:
-            section: dict[str, Any] = entry[singular] or {}
-            return section
+    configs: Configs, plural: str, name: str, singular: str, named: str
+) -> tuple[Mapping[str, Any], Path]:
+    """Return the first section with a name, and the path of its file."""
+    for path, config in configs.items():
+        for entry in config.get(plural) or ():
+            if entry["name"] == name:
+                return entry[singular] or {}, path
     raise AccessError(
-        f"{path}: {plural} has no {name!r}; `kubectl config view` shows what the kubeconfig has"
+        f"{named}: {plural} has no {name!r}; `kubectl config view` shows what the kubeconfig has"
     )
 
 

@@ -59,6 +59,24 @@ def test_a_context_other_than_the_current_one_can_be_selected(tmp_path: Path) ->
         from_environment(environ, context="nowhere")
 
 
+def test_several_kubeconfigs_are_merged_as_in_kubectl(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "more" / "second"
+    second.parent.mkdir()
+    (second.parent / "token").write_text("abc\n")
+    write_kubeconfig(second, {"tokenFile": "token"}, {})
+    there = {"name": "there", "context": {"cluster": "c", "user": "u", "namespace": "first"}}
+    first.write_text(yaml.safe_dump({"contexts": [there]}))
+    paths = (tmp_path / "absent", first, second)
+    environ = {"KUBECONFIG": os.pathsep.join(map(str, paths))}
+
+    here, chosen = from_environment(environ), from_environment(environ, context="there")
+
+    assert (here.namespace, here.token) == ("shop", "abc")
+    assert (chosen.namespace, chosen.token) == ("first", "abc")
+    first.write_text(yaml.safe_dump({"contexts": [there], "current-context": "there"}))
+    assert from_environment(environ).namespace == "first"
+
+
 def test_a_kubeconfig_may_set_a_proxy_and_a_tls_server_name(tmp_path: Path) -> None:
     path = tmp_path / "config"
     write_kubeconfig(
