@@ -173,7 +173,7 @@ def manifests_in(folder: Path) -> list[Wire]:
             every problem with its file.
 
     """
-    by_title: dict[str, Wire] = {}
+    by_title: dict[str, tuple[Path, Wire]] = {}
     faults: list[str] = []
     for path in sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml")]):
         try:
@@ -186,12 +186,14 @@ def manifests_in(folder: Path) -> list[Wire]:
             if isinstance(wire, dict) and str(wire.get("apiVersion")).startswith(KUSTOMIZATION):
                 continue
             wrong = list(_faults(wire))
-            if not wrong and by_title.setdefault(_title(wire), wire) is not wire:
-                wrong = [f"{_title(wire)} exists twice: give one of them another name"]
+            if not wrong:
+                first, same = by_title.setdefault(_title(wire), (path, wire))
+                if same is not wire:
+                    wrong = [f"{_title(wire)} is in {first} too: give one of them another name"]
             faults += [f"{path}: {fault}" for fault in wrong]
     if faults:
         raise ConfigError(*faults)
-    return list(by_title.values())
+    return [wire for _, wire in by_title.values()]
 
 
 def refuse_faulty(manifests: Sequence[Wire]) -> None:

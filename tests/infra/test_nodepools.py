@@ -131,7 +131,7 @@ def test_a_duplicate_object_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(POOL)
     (tmp_path / "b.yaml").write_text(POOL)
 
-    with pytest.raises(ConfigError, match=r"b\.yaml: NodePool-web exists twice"):
+    with pytest.raises(ConfigError, match=r"b\.yaml: NodePool-web is in .*a\.yaml too"):
         manifests_in(tmp_path)
 
 

@@ -277,6 +277,23 @@ def test_an_invalid_pull_request_fails_with_the_location(
     assert said in error
 
 
+def test_a_pull_request_with_one_name_twice_fails_with_both_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(karpenter_cluster()))
+    pool = karpenter_cluster()["nodePools"][0]
+    folder = Path(folder_of(tmp_path, pool))
+    (folder / "web.yaml").write_text(yaml.safe_dump(pool))
+
+    assert main(["advise", "--world", str(path), "--diff", str(folder)], {}) == 2
+
+    error = capsys.readouterr().err
+    first = folder / f"{pool['metadata']['name']}.yaml"
+    assert f"{folder / 'web.yaml'}: NodePool " in error
+    assert f"is in {first} too" in error
+
+
 # A history.
 
 

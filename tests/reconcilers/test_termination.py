@@ -216,7 +216,7 @@ async def test_a_pod_disruption_budget_delays_the_drain_and_is_named(
     assert any(event.startswith(refused) for event in events)
 
 
-async def test_the_number_of_pods_that_a_drain_waits_for_is_reported_every_two_minutes(
+async def test_what_a_drain_waits_for_is_reported_every_two_minutes(
     scenario: TerminationScenario,
 ) -> None:
     held = {labels.DO_NOT_DISRUPT: "true"}
@@ -229,7 +229,9 @@ async def test_the_number_of_pods_that_a_drain_waits_for_is_reported_every_two_m
     await scenario.work(seconds=70)
 
     assert await scenario.world.events("FailedDraining") == [
-        f"Failed to drain node, {pods} pods are waiting to be evicted" for pods in (3, 2)
+        f"Failed to drain node, {pods} pods are waiting to be evicted, pod has "
+        f'"karpenter.sh/do-not-disrupt" annotation (Pod=default/web-{first})'
+        for pods, first in ((3, 0), (2, 1))
     ]
 
 

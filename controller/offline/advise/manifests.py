@@ -77,24 +77,24 @@ def read_folder(folder: Path) -> list[Wire]:
             NodePools have the same name.
 
     """
-    found: dict[str, Wire] = {}
+    found: dict[str, tuple[Path, Wire]] = {}
     for path in sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml")]):
         for wire in _documents(path):
             pool = _valid(wire, path)
-            if pool.metadata.name in found:
+            if (other := found.get(pool.metadata.name)) is not None:
                 raise CommandError(
-                    f"{path}: NodePool {pool.metadata.name} exists twice: give one of them another "
-                    "name"
+                    f"{path}: NodePool {pool.metadata.name} is in {other[0]} too: give one of them "
+                    "another name"
                 )
             if is_ours(pool):
-                found[pool.metadata.name] = wire
+                found[pool.metadata.name] = path, wire
     if not found:
         if folder.is_dir():
             cause = "no NodePool found in its YAML files"
         else:
             cause = os.strerror(errno.ENOTDIR if folder.exists() else errno.ENOENT)
         raise CommandError(f"{folder}: {cause}")
-    return list(found.values())
+    return [wire for _, wire in found.values()]
 
 
 def _documents(path: Path) -> Iterator[Wire]:
@@ -102,7 +102,7 @@ def _documents(path: Path) -> Iterator[Wire]:
         documents = list(yaml.safe_load_all(path.read_text()))
     except OSError as error:
         raise CommandError(f"{path}: {os.strerror(error.errno or 0)}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
         raise CommandError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     for wire in documents:
         if isinstance(wire, dict) and wire.get("kind") == NODE_POOL.name:

@@ -33,6 +33,7 @@ from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import apply_patch, delete, reason_for_end, with_condition
 from controller.state.cluster import Cluster
+from controller.state.pods import forbids_disruption
 
 POLL = timedelta(seconds=1)
 TAINT_DELAY = timedelta(seconds=5)
@@ -159,7 +160,7 @@ class Terminator(PortUser):
             return True
         is_taint_seen = _holds(claim, DRAINED) or self.clock() - progress.tainted_at >= TAINT_DELAY
         if not drain.is_done:
-            await self._report_waiting(node, len(drain.waiting))
+            await self._report_waiting(node, drain.waiting)
         if not drain.is_done or not is_taint_seen:
             # The message does not name pods: each pod would cost a write of the status.
             await self._set(claim, DRAINED, "Unknown", reason="Draining", message="Draining")
@@ -176,9 +177,12 @@ class Terminator(PortUser):
         if self.gangs is not None:
             await self.gangs.follow(node, lost)
 
-    async def _report_waiting(self, node: Node, pods: int) -> None:
-        waiting = "1 pod is" if pods == 1 else f"{pods} pods are"
+    async def _report_waiting(self, node: Node, pods: Sequence[Pod]) -> None:
+        waiting = "1 pod is" if len(pods) == 1 else f"{len(pods)} pods are"
         message = f"Failed to drain node, {waiting} waiting to be evicted"
+        now = self.clock()
+        if protected := min((p.key for p in pods if forbids_disruption(p, now)), default=""):
+            message += f', pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod={protected})'
         await self.recorder.publish(
             node, "Warning", "FailedDraining", message, dedupe_by="pods are waiting"
         )
