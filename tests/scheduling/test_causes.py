@@ -232,7 +232,7 @@ def test_a_spread_names_its_mindomains() -> None:
 
 def test_a_cause_says_if_daemonsets_take_the_capacity() -> None:
     snapshot = make_snapshot(
-        make_nodepool(), types=make_types(2, 4), daemon_sets=(make_daemonset(cpu="1000"),)
+        make_nodepool(), types=make_types(2, 4), daemon_sets=(make_daemonset(cpu="3500m"),)
     )
 
     (cause,) = causes_of(make_pod(cpu="1"), snapshot)

@@ -84,6 +84,34 @@ def test_a_daemonset_with_a_malformed_node_affinity_runs_on_no_node() -> None:
     expect_nodes(schedule_on(snapshot, make_pods(2, cpu="1")), 1)
 
 
+def test_a_daemonset_that_fits_no_instance_type_does_not_stop_launches() -> None:
+    mistaken = make_daemonset(cpu="1", memory="80000Gi")
+    snapshot = make_snapshot(make_nodepool(), types=make_types(2, 4), daemon_sets=(mistaken,))
+
+    results = schedule_on(snapshot, [make_pod(cpu="1500m")])
+
+    # Its CPU request counts: it would run there after a correction of the memory.
+    assert [node.instance_types for node in results.new_nodes] == [("m-4",)]
+
+
+def test_a_daemonset_that_fits_no_instance_type_leaves_existing_nodes_usable() -> None:
+    mistaken = make_daemonset(cpu="1", memory="80000Gi")
+    snapshot = make_snapshot(
+        make_nodepool(), types=make_types(2), nodes=[make_node("one")], daemon_sets=(mistaken,)
+    )
+
+    results = schedule_on(snapshot, [make_pod(cpu="1")])
+
+    assert list(results.existing_nodes) == ["one"]
+
+
+def test_without_instance_types_daemonsets_still_take_capacity_of_existing_nodes() -> None:
+    daemon = make_daemonset(cpu="3")
+    snapshot = make_snapshot(nodes=[make_node("one", cpu="4")], daemon_sets=(daemon,))
+
+    expect_unschedulable(schedule_on(snapshot, [pod := make_pod(cpu="2")]), pod)
+
+
 def test_existing_nodes_are_used_if_nothing_can_be_launched() -> None:
     web = {"app": "web"}
     pods = [make_pod(name=f"web-{n}", labels=web, spreads=[spread(web)]) for n in range(2)]

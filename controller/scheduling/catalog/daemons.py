@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -29,6 +29,15 @@ class Daemon:
     tolerations: tuple[Toleration, ...]
     requests: Resources
     ports: tuple[HostPort, ...]
+
+    def with_requests_up_to(self, most: Resources) -> Daemon:
+        """Return the DaemonSet without its requests above these amounts.
+
+        If no instance type has what the DaemonSet requests, its pods run on no new node. If the
+        request counted, one mistaken DaemonSet would stop all launches.
+        """
+        possible = {name: a for name, a in self.requests.items() if a <= most.get(name, 0)}
+        return replace(self, requests=possible)
 
 
 def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:

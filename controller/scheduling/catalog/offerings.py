@@ -368,6 +368,9 @@ def _join_blocks(
 ) -> Catalog:
     """Join the NodePools' blocks into one catalog."""
     allocatable = _stack([block.table.allocatable for block in blocks], len(axis.names))
+    if len(allocatable):
+        most = axis.amounts(allocatable.max(axis=0))
+        running_daemons = tuple(daemon.with_requests_up_to(most) for daemon in running_daemons)
     pool_of_row = _concatenate(
         [np.full(len(block.table.types), index) for index, block in enumerate(blocks)]
     )
