@@ -211,17 +211,10 @@ def _changes(spec: Object, identity: Identity) -> list[Object]:
         "name": identity.volume,
         "projected": {"sources": [{"serviceAccountToken": token}]},
     }
-    kinds = [kind for kind in ("initContainers", "containers") if spec.get(kind)]
+    containers = [_with_identity(container, identity) for container in spec["containers"]]
     return [
         {"op": "add", "path": "/spec/volumes", "value": [volume, *volumes]},
-        *(
-            {
-                "op": "add",
-                "path": f"/spec/{kind}",
-                "value": [_with_identity(container, identity) for container in spec[kind]],
-            }
-            for kind in kinds
-        ),
+        {"op": "replace", "path": "/spec/containers", "value": containers},
     ]
 
 
