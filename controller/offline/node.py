@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from controller.apis.kinds import EVENT
+from controller.apis.wording import first_three
 from controller.apiserver.errors import ApiError
-from controller.disruption.advice.explanation import NodeExplanation, as_wire, explain_node
+from controller.disruption.advice.explanation import (
+    NodeExplanation,
+    PodExplanation,
+    as_wire,
+    explain_node,
+)
 from controller.kube.client import Client
 from controller.offline.commandline import (
     CommandError,
@@ -76,7 +82,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     last_tried = {"at": last.at.isoformat(), "message": last.message} if last else None
     if not write_data(chosen.output, {**as_wire(explanation), "lastTried": last_tried}):
         write_tables(
-            [_table(explanation)] if explanation.pods else [],
+            [_table(explanation, is_wide=chosen.output == "wide")] if explanation.pods else [],
             before=_summary(explanation, last),
             after="\n".join(f"To disrupt this node: {each}" for each in explanation.changes),
         )
@@ -150,12 +156,18 @@ def _price(explanation: NodeExplanation) -> str:
     return f"{explanation.price:.4f} $/h{detail}"
 
 
-def _table(explanation: NodeExplanation) -> Table:
+def _table(explanation: NodeExplanation, *, is_wide: bool) -> Table:
+    """Return a row for each pod, or, unless `is_wide`, for all pods that differ in name only."""
+    rows: dict[tuple[str, ...], list[PodExplanation]] = {}
+    for pod in explanation.pods:
+        price = f"{pod.price:.4f}"
+        answer = (pod.holds.replace(pod.pod, ""), pod.elsewhere, price, pod.change)
+        rows.setdefault((pod.pod, *answer) if is_wide else answer, []).append(pod)
     return Table(
         "Pods on this node",
         ("pod", "blocked by", "would move to", "eviction $", "to unblock it"),
         tuple(
-            (pod.pod, pod.holds or "nothing", pod.elsewhere, f"{pod.price:.4f}", pod.change)
-            for pod in explanation.pods
+            (first_three([pod.pod for pod in pods]), pods[0].holds or "nothing", *row[-3:])
+            for row, pods in rows.items()
         ),
     )

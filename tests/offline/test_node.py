@@ -41,6 +41,22 @@ def test_the_cheapest_alternative_of_a_node_is_explained_with_its_cost(
     assert answer["changes"]
 
 
+def test_pods_that_differ_in_name_only_share_a_row_unless_the_output_is_wide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, world(("a", "small", pods("web", 4))))
+    question = ["explain", "node", "a", "--world", path, "--now", NOW]
+
+    assert main(question, {}) == 0
+    table = capsys.readouterr().out
+    assert main([*question, "-o", "wide"], {}) == 0
+    wide = capsys.readouterr().out
+
+    assert "default/web-0, default/web-1, default/web-2 and 1 more" in table
+    assert all(f"default/web-{number} " in wide for number in range(4))
+    assert len(wide.splitlines()) == len(table.splitlines()) + 3
+
+
 def test_the_explanation_names_what_blocks_each_pod_and_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
