@@ -8,7 +8,7 @@ the allocation strategy, until the target capacity is met.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,12 @@ def _refuse_what_is_not_honoured(call: Call) -> None:
     wishes = set()
     for config in call.get("LaunchTemplateConfigs", []):
         for override in config.get("Overrides") or []:
-            wishes |= {"InstanceRequirements", "WeightedCapacity"} & set(override)
-    if call.get("TargetCapacitySpecification", {}).get("TargetCapacityUnitType"):
-        wishes.add("TargetCapacityUnitType")
+            wishes |= {"InstanceRequirements", "MaxPrice", "WeightedCapacity"} & set(override)
+    for options in ("SpotOptions", "OnDemandOptions"):
+        given = call.get(options, {})
+        wishes |= {"MaxTotalPrice", "MinTargetCapacity"} & set(given)
+        wishes |= {given.get("AllocationStrategy", "lowest-price")} - RANKINGS.keys()
+    wishes |= {"TargetCapacityUnitType"} & set(call.get("TargetCapacitySpecification", {}))
     if wishes:
         raise AwsError(
             "NotImplementedInTestCloud",
@@ -103,17 +106,12 @@ def _create_fleet(world: World, call: Call) -> Mapping[str, Any]:
     target = call.require("TargetCapacitySpecification")
     capacity_type = target.get("DefaultTargetCapacityType") or "on-demand"
     wanted = int(target["TotalTargetCapacity"])
-    spot = capacity_type == "spot"
-    options = call.get("SpotOptions" if spot else "OnDemandOptions", {})
+    options = call.get("SpotOptions" if capacity_type == "spot" else "OnDemandOptions", {})
     errors: list[dict[str, Any]] = []
     candidates = list(_candidates(world, call, capacity_type, errors))
     call.stop_if_dry_run()
-    ordered = sorted(candidates, key=_ranking(options.get("AllocationStrategy"), spot=spot))
+    ordered = sorted(candidates, key=RANKINGS[options.get("AllocationStrategy", "lowest-price")])
     fleet = f"fleet-{uuid.uuid4()}"
-    minimum = int(options.get("MinTargetCapacity") or 0)
-    if minimum and sum(candidate.available for candidate in candidates) < minimum:
-        ordered = []
-        errors.append(_error_entry("UnfulfillableCapacity", "Unable to fulfill capacity", {}))
     answered = _fill(world, call, ordered, wanted, fleet=fleet)
     fleet_tags = launchtemplates.tags_for(call.get("TagSpecifications"), "fleet")
     return {
@@ -164,28 +162,20 @@ def _candidates(
     for config in call.require("LaunchTemplateConfigs"):
         specification = config.get("LaunchTemplateSpecification") or {}
         template = launchtemplates.find(world, specification)
-        version = template.version(specification.get("Version"))
+        template.check_version(specification.get("Version"))
         named = {
             "LaunchTemplateId": template.identity,
             "LaunchTemplateName": template.name,
-            "Version": str(version.number),
+            "Version": "1",
         }
         for override in config.get("Overrides") or [{}]:
             order += 1
             reported = {"LaunchTemplateSpecification": named, "Overrides": override}
             try:
-                data = _overridden(version.data, override)
-                plan = resolve(
-                    world,
-                    data,
-                    capacity_type=capacity_type,
-                    template=(template.identity, version.number),
-                )
+                data = _overridden(template.data, override)
+                plan = resolve(world, data, capacity_type=capacity_type, template=template.identity)
                 reported["Overrides"] = {**override, "AvailabilityZone": plan.zone}
-                limit = override.get("MaxPrice")
-                available = available_capacity(
-                    world, plan, max_price=float(limit) if limit else None
-                )
+                available = available_capacity(world, plan)
             except AwsError as error:
                 errors.append(_error_entry(error.code, error.message, reported))
                 continue
@@ -206,30 +196,23 @@ def _error_entry(code: str, message: str, reported: Mapping[str, Any]) -> dict[s
     return {"ErrorCode": code, "ErrorMessage": message, "LaunchTemplateAndOverrides": reported}
 
 
-def _ranking(strategy: str | None, *, spot: bool) -> Any:
-    """Return the sort key that orders candidates by the allocation strategy, best first."""
-    chosen = strategy or "lowest-price"
+def _scarcity(candidate: Candidate) -> int:
+    return -min(candidate.available, ENDLESS // 2)
 
-    def key(candidate: Candidate) -> tuple[float, ...]:
-        price, scarce = candidate.plan.price, -candidate.available
-        if candidate.available >= ENDLESS // 2:
-            scarce = -ENDLESS
-        if chosen in ("prioritized",):
-            return (candidate.priority, price, candidate.order)
-        if chosen in ("capacity-optimized-prioritized", "capacityOptimizedPrioritized"):
-            return (candidate.priority, scarce, price, candidate.order)
-        if chosen in ("capacity-optimized", "capacityOptimized"):
-            return (scarce, price, candidate.order)
-        return (price, candidate.order)
 
-    def by_price_and_capacity(candidate: Candidate) -> tuple[float, ...]:
-        # A nearly empty pool is the first to be interrupted.
-        nearly_empty = 1.0 if candidate.available < 2 else 0.0
-        return (nearly_empty, candidate.plan.price, candidate.order)
-
-    if chosen in ("price-capacity-optimized", "priceCapacityOptimized") and spot:
-        return by_price_and_capacity
-    return key
+RANKINGS: Mapping[str, Callable[[Candidate], tuple[float, ...]]] = {
+    "lowest-price": lambda c: (c.plan.price, c.order),
+    "prioritized": lambda c: (c.priority, c.plan.price, c.order),
+    "capacity-optimized-prioritized": lambda c: (
+        c.priority,
+        _scarcity(c),
+        c.plan.price,
+        c.order,
+    ),
+    # A nearly empty pool is the first to be interrupted.
+    "price-capacity-optimized": lambda c: (float(c.available < 2), c.plan.price, c.order),
+}
+"""Allocation strategy → the sort key that orders candidates, best first."""
 
 
 @operation("ec2", "RunInstances")
@@ -244,17 +227,16 @@ def _run_instances(world: World, call: Call) -> Mapping[str, Any]:
     specification = call.get("LaunchTemplate")
     if specification:
         launch_template = launchtemplates.find(world, specification)
-        version = launch_template.version(specification.get("Version"))
-        template = (launch_template.identity, version.number)
-        data = dict(version.data)
+        launch_template.check_version(specification.get("Version"))
+        template = launch_template.identity
+        data = dict(launch_template.data)
     own = {k: v for k, v in call.parameters.items() if v is not None and k != "TagSpecifications"}
     data |= own
     market = data.get("InstanceMarketOptions") or {}
     capacity_type = "spot" if market.get("MarketType") == "spot" else "on-demand"
     plan = resolve(world, data, capacity_type=capacity_type, template=template)
-    limit = (market.get("SpotOptions") or {}).get("MaxPrice")
     minimum, maximum = int(call.get("MinCount", 1)), int(call.get("MaxCount", 1))
-    available = available_capacity(world, plan, max_price=float(limit) if limit else None)
+    available = available_capacity(world, plan)
     if available < minimum:
         raise AwsError(
             "InsufficientInstanceCapacity",

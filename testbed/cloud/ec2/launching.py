@@ -44,8 +44,8 @@ class Plan:
     capacity_type: str
     profile: Any | None
     reservation: Mapping[str, Any] | None
-    template: tuple[str, int] | None
-    """ID and version of the launch template."""
+    template: str | None
+    """ID of the launch template."""
 
     @property
     def zone(self) -> str:
@@ -69,11 +69,11 @@ def resolve(
     data: Mapping[str, Any],
     *,
     capacity_type: str,
-    template: tuple[str, int] | None = None,
+    template: str | None = None,
 ) -> Plan:
     """Return the plan for launch parameters. Raises AwsError with EC2's code if any is invalid.
 
-    `template` is the ID and version of the launch template that the parameters come from.
+    `template` is the ID of the launch template that the parameters come from.
     """
     instance_type = _instance_type(data)
     image = images.get(world, _require(data, "ImageId"))
@@ -209,14 +209,12 @@ def _reservation(
     return reservation
 
 
-def available_capacity(world: World, plan: Plan, *, max_price: float | None = None) -> int:
+def available_capacity(world: World, plan: Plan) -> int:
     """Return how many instances of a plan EC2 can launch now.
 
     The capacity pool, or the capacity reservation of the plan, and the free addresses of the subnet
-    limit the number. Raises AwsError if it is 0, if the zone does not offer the instance type with
-    the capacity type, or if the spot price exceeds `max_price`.
-
-    `max_price` is the caller's highest spot price in $/h; None is no limit.
+    limit the number. Raises AwsError if it is 0, or if the zone does not offer the instance type
+    with the capacity type.
     """
     name, zone = plan.instance_type, plan.zone
     offered = zones_of(world.region).get(name, frozenset())
@@ -227,12 +225,6 @@ def available_capacity(world: World, plan: Plan, *, max_price: float | None = No
             f"Your requested instance type ({name}) is not supported in your requested "
             f"Availability Zone ({zone}). Please retry your request by not specifying an "
             f"Availability Zone or choosing {others}.",
-        )
-    if plan.capacity_type == "spot" and max_price is not None and max_price < plan.price:
-        raise AwsError(
-            "SpotMaxPriceTooLow",
-            f"Your Spot request price of {max_price} is lower than the minimum required Spot "
-            f"request fulfillment price of {plan.price}.",
         )
     available = addresses.pool(world, plan.subnet.id).free // max(1, plan.addresses_each)
     if available < 1:
@@ -293,12 +285,11 @@ def launch(
         world.tag(instance.identity, tags_for(specifications, "instance"))
         world.tag(instance.identity, service_tags or {})
         if plan.template:
-            identity, version = plan.template
             world.tag(
                 instance.identity,
                 {
-                    "aws:ec2launchtemplate:id": identity,
-                    "aws:ec2launchtemplate:version": str(version),
+                    "aws:ec2launchtemplate:id": plan.template,
+                    "aws:ec2launchtemplate:version": "1",
                 },
             )
         for volume in instance.volumes:

@@ -11,9 +11,9 @@ from typing import Any
 from testbed.cloud.ec2.kinds import no_such
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError, invalid_value
-from testbed.cloud.protocol.filters import page, select_page
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
-from testbed.cloud.state.inventory import LaunchTemplate, Version
+from testbed.cloud.state.inventory import LaunchTemplate
 from testbed.cloud.state.world import World, now
 
 USER_DATA_LIMIT = 16384
@@ -78,23 +78,9 @@ def as_api(world: World, template: LaunchTemplate) -> dict[str, Any]:
         "LaunchTemplateName": template.name,
         "CreateTime": template.created,
         "CreatedBy": template.creator,
-        "DefaultVersionNumber": template.default,
-        "LatestVersionNumber": template.latest,
+        "DefaultVersionNumber": 1,
+        "LatestVersionNumber": 1,
         "Tags": world.tag_list(template.identity),
-    }
-
-
-def version_as_api(template: LaunchTemplate, version: Version) -> dict[str, Any]:
-    """Return a version as DescribeLaunchTemplateVersions describes it."""
-    return {
-        "LaunchTemplateId": template.identity,
-        "LaunchTemplateName": template.name,
-        "VersionNumber": version.number,
-        "VersionDescription": version.description,
-        "CreateTime": version.created,
-        "CreatedBy": template.creator,
-        "DefaultVersion": version.number == template.default,
-        "LaunchTemplateData": version.data,
     }
 
 
@@ -110,9 +96,13 @@ def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
         )
     call.stop_if_dry_run()
     template = LaunchTemplate(
-        identity=f"lt-0{secrets.token_hex(8)}", name=name, created=now(), creator=call.principal
+        identity=f"lt-0{secrets.token_hex(8)}",
+        name=name,
+        created=now(),
+        creator=call.principal,
+        data=data,
+        description=call.get("VersionDescription"),
     )
-    template.versions.append(Version(1, data, call.get("VersionDescription"), template.created))
     world.launch_templates[template.identity] = template
     world.delay_visibility(template.identity)
     world.tag(template.identity, tags_for(call.get("TagSpecifications"), "launch-template"))
@@ -121,7 +111,7 @@ def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("ec2", "DeleteLaunchTemplate")
 def delete_launch_template(world: World, call: Call) -> Mapping[str, Any]:
-    """Delete a template with all its versions."""
+    """Delete a template."""
     template = find(world, call.parameters)
     call.stop_if_dry_run()
     answer = {"LaunchTemplate": as_api(world, template)}
@@ -141,11 +131,7 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
     listed, token = select_page(
         wanted or [t for t in world.launch_templates.values() if world.is_seen(t.identity)],
         call,
-        attributes={
-            "launch-template-name": lambda t: t.name,
-            "launch-template-id": lambda t: t.identity,
-            "create-time": lambda t: t.created.isoformat(),
-        },
+        attributes={},
         tags=lambda t: world.tags(t.identity),
         default=200,
     )
@@ -154,26 +140,19 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("ec2", "DescribeLaunchTemplateVersions")
 def describe_launch_template_versions(world: World, call: Call) -> Mapping[str, Any]:
-    """Describe the versions of one template, or the latest or default version of every template."""
+    """Describe the version of one template."""
     call.stop_if_dry_run()
-    wanted = call.get("Versions", [])
-    if call.get("LaunchTemplateId") or call.get("LaunchTemplateName"):
-        templates = [find(world, call.parameters)]
-    elif wanted and set(wanted) <= {"$Latest", "$Default"}:
-        templates = list(world.launch_templates.values())
-    else:
-        raise AwsError(
-            "MissingParameter",
-            "A launch template, or the versions $Latest or $Default, must be specified.",
-        )
-    versions = [
-        (template, version)
-        for template in templates
-        for version in ([template.version(v) for v in wanted] or template.versions)
-        if int(call.get("MinVersion", 1)) <= version.number <= int(call.get("MaxVersion", 10**9))
-    ]
-    listed, token = page(versions, call, default=200)
-    return {
-        "LaunchTemplateVersions": [version_as_api(*each) for each in listed],
-        "NextToken": token,
+    template = find(world, call.parameters)
+    for wanted in call.get("Versions", []):
+        template.check_version(wanted)
+    version = {
+        "LaunchTemplateId": template.identity,
+        "LaunchTemplateName": template.name,
+        "VersionNumber": 1,
+        "VersionDescription": template.description,
+        "CreateTime": template.created,
+        "CreatedBy": template.creator,
+        "DefaultVersion": True,
+        "LaunchTemplateData": template.data,
     }
+    return {"LaunchTemplateVersions": [version]}

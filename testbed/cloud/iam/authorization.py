@@ -206,7 +206,8 @@ def _templates(world: World, call: Call) -> list[tuple[Any, Mapping[str, Any]]]:
     templates = []
     for specification in named:
         template = launchtemplates.find(world, specification)
-        templates.append((template, template.version(specification.get("Version")).data))
+        template.check_version(specification.get("Version"))
+        templates.append((template, template.data))
     return templates
 
 

@@ -132,49 +132,26 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """One version of a launch template; `data` has the structure of RequestLaunchTemplateData."""
-
-    number: int
-    data: Mapping[str, Any]
-    description: str | None
-    created: datetime
-
-
-@dataclass(slots=True)
 class LaunchTemplate:
-    """A launch template."""
+    """A launch template. It has one version, because no client creates another."""
 
     identity: str
     name: str
     created: datetime
     creator: str
-    versions: list[Version] = field(default_factory=list)
-    default: int = 1
+    data: Mapping[str, Any]
+    """In the structure of RequestLaunchTemplateData."""
 
-    @property
-    def latest(self) -> int:
-        """The number of the newest version."""
-        return self.versions[-1].number
+    description: str | None
 
-    def version(self, wanted: str | None) -> Version:
-        """Return a version of the launch template by number, `$Latest` or `$Default` (also None).
-
-        Raises AwsError if it does not exist.
-        """
-        number = {"$latest": self.latest, "$default": self.default}.get(
-            str(wanted or "$Default").lower()
-        )
-        if number is None and str(wanted).isdigit():
-            number = int(str(wanted))
-        for version in self.versions:
-            if version.number == number:
-                return version
-        raise AwsError(
-            "InvalidLaunchTemplateId.VersionNotFound",
-            f"Could not find the specified version {wanted} for the launch template "
-            f"with ID {self.identity}.",
-        )
+    def check_version(self, wanted: str | None) -> None:
+        """Raise AwsError unless version 1 is wanted: `1`, `$Latest`, `$Default` or None."""
+        if str(wanted or "$Default").lower() not in ("1", "$latest", "$default"):
+            raise AwsError(
+                "InvalidLaunchTemplateId.VersionNotFound",
+                f"Could not find the specified version {wanted} for the launch template "
+                f"with ID {self.identity}.",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,18 +171,6 @@ def test_an_invalid_override_has_its_own_error(
     assert chosen(answer) == ["m5.xlarge"]
 
 
-def test_a_maximum_price_below_the_market_is_too_low(
-    ec2: Any, region: Region, control: CloudControl
-) -> None:
-    price = control.price(instance_type="m5.large", zone="us-west-2a", capacity_type="spot")
-    overrides = in_zone(region, "m5.large", MaxPrice=str(price / 2))
-
-    answer = ec2.create_fleet(**region.fleet(overrides=overrides, capacity_type="spot"))
-
-    assert codes(answer) == ["SpotMaxPriceTooLow"]
-    assert answer["Instances"] == []
-
-
 def test_a_full_subnet_is_reported(ec2: Any, region: Region, control: CloudControl) -> None:
     subnet = region.subnets["us-west-2b"]
     before = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["AvailableIpAddressCount"]
