@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -21,6 +22,9 @@ from testbed.cloud.state.world import World, now
 
 LONGEST_WAIT = 60.0
 """Longest duration of a long poll, in seconds."""
+
+GPU_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "habana": "habana.ai/gaudi"}
+"""Manufacturer of a GPU → the extended resource of its device plugin."""
 
 DESCRIBED_OF_ENTRY = ("clusterName", "principalArn", "type", "username", "kubernetesGroups")
 DESCRIBED_OF_ASSOCIATION = ("clusterName", "namespace", "serviceAccount", "roleArn")
@@ -105,45 +109,36 @@ def _hardware(world: World, instance: Instance) -> dict[str, Any]:
     sizes = {volume.device: volume.settings["VolumeSize"] for volume in instance.volumes}
     is_bottlerocket = world.images[instance.image].name.startswith("bottlerocket")
     device = "/dev/xvdb" if is_bottlerocket and "/dev/xvdb" in sizes else instance.root_device
-    gpus = (facts.get("GpuInfo") or {}).get("Gpus") or []
     return {
         "cpu": facts["VCpuInfo"]["DefaultVCpus"],
         "memoryMiB": facts["MemoryInfo"]["SizeInMiB"],
         "maxPods": pods_by_interfaces(instance.instance_type),
         "storageGiB": sizes[device],
         "localStorageGB": (facts.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0,
-        "gpus": [
-            {
-                "manufacturer": gpu["Manufacturer"],
-                "name": gpu["Name"],
-                # EC2 counts a fractional GPU as 0; the device plugin on the node counts one device.
-                "count": gpu["Count"] or gpu.get("LogicalGpuCount") or 0,
-            }
-            for gpu in gpus
-        ],
         "extendedResources": _extended_resources(instance, facts),
     }
 
 
 def _extended_resources(instance: Instance, facts: Mapping[str, Any]) -> dict[str, int]:
-    devices = (facts.get("NeuronInfo") or {}).get("NeuronDevices") or []
-    cores = sum(each["Count"] * each["CoreInfo"]["Count"] for each in devices)
-    counts = {
-        "aws.amazon.com/neuron": sum(each["Count"] for each in devices),
-        "aws.amazon.com/neuroncore": cores,
-        "vpc.amazonaws.com/efa": sum(1 for i in instance.interfaces if i.kind.startswith("efa")),
-    }
-    return {name: count for name, count in counts.items() if count}
+    """Return the counts of devices that the device plugins on the node report."""
+    counts: Counter[str] = Counter()
+    for gpu in (facts.get("GpuInfo") or {}).get("Gpus") or []:
+        if resource := GPU_RESOURCES.get(gpu["Manufacturer"].lower()):
+            # EC2 counts a fractional GPU as 0; the device plugin counts one device.
+            counts[resource] += gpu["Count"] or gpu.get("LogicalGpuCount") or 0
+    for device in (facts.get("NeuronInfo") or {}).get("NeuronDevices") or []:
+        counts["aws.amazon.com/neuron"] += device["Count"]
+        counts["aws.amazon.com/neuroncore"] += device["Count"] * device["CoreInfo"]["Count"]
+    counts["vpc.amazonaws.com/efa"] = sum(i.kind.startswith("efa") for i in instance.interfaces)
+    return dict(+counts)
 
 
 def _order_fault(world: World, _: Query, content: Content) -> Any:
     world.faults.order(Fault.parse(content))
-    return {}
 
 
 def _clear_faults(world: World, _: Query, __: Content) -> Any:
     world.faults.clear()
-    return {"faults": []}
 
 
 def _set_capacity(world: World, _: Query, content: Content) -> Any:
@@ -158,7 +153,6 @@ def _set_capacity(world: World, _: Query, content: Content) -> Any:
                 world.capacity.pop((capacity_type, *pool), None)
             else:
                 world.capacity[capacity_type, *pool] = available
-    return {}
 
 
 def _pools(world: World, content: Content) -> list[tuple[str, str]]:
@@ -181,7 +175,6 @@ def _set_addresses(world: World, _: Query, content: Content) -> Any:
     with world.lock:
         pool = addresses.pool(world, content["subnetId"])
         pool.held += pool.free - int(content["free"])
-        return {"free": pool.free}
 
 
 def _interrupt(world: World, _: Query, content: Content) -> Any:
@@ -194,7 +187,6 @@ def _interrupt(world: World, _: Query, content: Content) -> Any:
             kind=content.get("kind", "spot"),
             delay=None if delay is None else float(delay),
         )
-    return {}
 
 
 def _impair(world: World, _: Query, content: Content) -> Any:
@@ -213,12 +205,10 @@ def _impair(world: World, _: Query, content: Content) -> Any:
         ]
     with world.lock:
         get(world, content["instanceId"]).impaired = orders or None
-    return {}
 
 
 def _change_settings(world: World, _: Query, content: Content) -> Any:
     world.settings.change(content)
-    return world.settings.as_json()
 
 
 def _limit_pages(world: World, _: Query, content: Content) -> Any:
@@ -226,7 +216,6 @@ def _limit_pages(world: World, _: Query, content: Content) -> Any:
     if largest is not None and (not isinstance(largest, int) or largest < 1):
         raise ValueError("largest must be a number of at least 1, or null for no limit")
     world.largest_page = largest
-    return {"largest": largest}
 
 
 def _set_authentication_mode(world: World, _: Query, content: Content) -> Any:
@@ -237,54 +226,35 @@ def _set_authentication_mode(world: World, _: Query, content: Content) -> Any:
         )
     with world.lock:
         service.cluster(world, world.cluster.name)["accessConfig"]["authenticationMode"] = mode
-    return {"mode": mode}
 
 
 def _access_entries(world: World, _: Query, __: Content) -> Any:
     with world.lock:
-        return {
-            "accessEntries": [
-                {key: entry[key] for key in DESCRIBED_OF_ENTRY}
-                for entry in world.clusters.access_entries.values()
-            ]
-        }
+        return [
+            {key: entry[key] for key in DESCRIBED_OF_ENTRY}
+            for entry in world.clusters.access_entries.values()
+        ]
 
 
 def _associations(world: World, _: Query, __: Content) -> Any:
     with world.lock:
-        return {
-            "associations": [
-                {key: each[key] for key in DESCRIBED_OF_ASSOCIATION}
-                | {"isSeen": world.is_seen(each["associationId"])}
-                for each in (
-                    *world.clusters.associations.values(),
-                    *world.lingering.values(),
-                )
-            ]
-        }
+        return [
+            {key: each[key] for key in DESCRIBED_OF_ASSOCIATION}
+            | {"isSeen": world.is_seen(each["associationId"])}
+            for each in (*world.clusters.associations.values(), *world.lingering.values())
+        ]
 
 
-def _prices(world: World, query: Query, _: Content) -> Any:
-    wanted, kinds = query.get("type"), query.get("capacityType")
-    listed = []
-    for name, zones in sorted(zones_of(world.region).items()):
-        if wanted not in (None, name):
-            continue
-        for zone in sorted(zones):
-            if query.get("zone") not in (None, zone):
-                continue
-            for kind in usage_classes(name):
-                if kind in ("spot", "on-demand") and kinds in (None, kind):
-                    amount = prices.price(kind, name, zone)
-                    listed.append(
-                        {"instanceType": name, "zone": zone, "capacityType": kind, "price": amount}
-                    )
-    return {"prices": listed}
+def _price(world: World, query: Query, _: Content) -> Any:
+    name, zone, capacity_type = query["type"], query["zone"], query["capacityType"]
+    if zone not in zones_of(world.region).get(name, ()) or capacity_type not in usage_classes(name):
+        raise ValueError(f"{name} is not offered in {zone} as {capacity_type}")
+    return prices.price(capacity_type, name, zone)
 
 
 def _publish_images(world: World, _: Query, content: Content) -> Any:
     with world.lock:
-        return {"imageIds": images.publish_release(world, str(content["release"]))}
+        return images.publish_release(world, str(content["release"]))
 
 
 def _shift(world: World, _: Query, content: Content) -> Any:
@@ -294,12 +264,10 @@ def _shift(world: World, _: Query, content: Content) -> Any:
             zonalshift.start(world, zone)
         else:
             world.zonal_shifts.pop(zone, None)
-        return {"awayFrom": sorted(world.zonal_shifts)}
 
 
 def _clear_calls(world: World, _: Query, __: Content) -> Any:
     world.call_log.clear()
-    return {}
 
 
 ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
@@ -315,16 +283,14 @@ ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
     ("POST", "authentication-mode"): _set_authentication_mode,
     ("GET", "access-entries"): _access_entries,
     ("GET", "pod-identity-associations"): _associations,
-    ("GET", "prices"): _prices,
+    ("GET", "price"): _price,
     ("POST", "images"): _publish_images,
     ("POST", "zonal-shift"): _shift,
-    ("GET", "leftovers"): lambda world, _, __: {"leftovers": leftovers.report(world)},
-    ("GET", "calls"): lambda world, _, __: {"calls": world.call_log.calls()},
+    ("GET", "leftovers"): lambda world, _, __: leftovers.report(world),
+    ("GET", "calls"): lambda world, _, __: world.call_log.calls(),
     ("DELETE", "calls"): _clear_calls,
-    ("GET", "rights"): lambda world, _, __: {"rights": world.call_log.rights()},
-    ("GET", "denied"): lambda world, _, __: {"denied": world.call_log.denials()},
-    ("GET", "unimplemented"): lambda world, _, __: {
-        "unimplemented": world.call_log.missing_calls()
-    },
+    ("GET", "rights"): lambda world, _, __: world.call_log.rights(),
+    ("GET", "denied"): lambda world, _, __: world.call_log.denials(),
+    ("GET", "unimplemented"): lambda world, _, __: world.call_log.missing_calls(),
 }
 """(method, path under /testbed/) → function that answers the request."""

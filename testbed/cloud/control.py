@@ -1,4 +1,4 @@
-"""Typed client of the test cloud's control API, for tests and the demo; standard library only."""
+"""Typed client of the test cloud's control API, for tests and the demo."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
+
+import msgspec
+
+T = TypeVar("T")
 
 
 class ControlError(RuntimeError):
     """The control API refused a request; the message gives the reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceView:
+class InstanceView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An instance as the test cloud's control API describes it."""
 
     instance_id: str
@@ -41,19 +44,8 @@ class InstanceView:
     tags: Mapping[str, str]
     revision: int
 
-    @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> InstanceView:
-        """Return the instance that the control API's JSON describes."""
-        return cls(**{name: content[_camel(name)] for name in cls.__dataclass_fields__})
 
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.title, rest))
-
-
-@dataclass(frozen=True, slots=True)
-class Instances:
+class Instances(msgspec.Struct, frozen=True):
     """Every instance that EC2 still describes, and the revision of the last change."""
 
     revision: int
@@ -69,9 +61,7 @@ class CloudControl:
     def instances(self, *, since: int | None = None, timeout: float = 0.0) -> Instances:
         """Return the instances; with `since`, wait up to `timeout` seconds for a later revision."""
         query = {} if since is None else {"since": since, "timeout": timeout}
-        content = self._get("instances", query, timeout=timeout)
-        instances = tuple(InstanceView.parse(each) for each in content["instances"])
-        return Instances(content["revision"], instances)
+        return self._get("instances", Instances, query, timeout=timeout)
 
     def order_fault(
         self,
@@ -198,8 +188,9 @@ class CloudControl:
 
     def publish_images(self, release: str) -> list[str]:
         """Publish a new AL2023 release as the recommended one, and return its image IDs."""
-        identities: list[str] = self._send("POST", "images", {"release": release})["imageIds"]
-        return identities
+        return msgspec.json.decode(
+            self._send("POST", "images", {"release": release}), type=list[str]
+        )
 
     def shift_zone(self, zone_id: str, *, active: bool = True) -> None:
         """Start or end a zonal shift away from a zone."""
@@ -207,26 +198,20 @@ class CloudControl:
 
     def access_entries(self) -> list[dict[str, Any]]:
         """Return each access entry: clusterName, principalArn, type, username, kubernetesGroups."""
-        entries: list[dict[str, Any]] = self._get("access-entries")["accessEntries"]
-        return entries
+        return self._get("access-entries", list[dict[str, Any]])
 
     def pod_identity_associations(self) -> list[dict[str, Any]]:
         """Return each association: clusterName, namespace, serviceAccount, roleArn, isSeen."""
-        associations: list[dict[str, Any]] = self._get("pod-identity-associations")["associations"]
-        return associations
+        return self._get("pod-identity-associations", list[dict[str, Any]])
 
     def price(self, *, instance_type: str, zone: str, capacity_type: str) -> float:
         """Return the price of an offering in $/h. Raises ControlError if it is not offered."""
         query = {"type": instance_type, "zone": zone, "capacityType": capacity_type}
-        prices = self._get("prices", query)["prices"]
-        if not prices:
-            raise ControlError(f"{instance_type} is not offered in {zone} as {capacity_type}")
-        return float(prices[0]["price"])
+        return self._get("price", float, query)
 
     def calls(self) -> dict[str, dict[str, int]]:
         """Return the number of calls by principal, then by `service:Operation`."""
-        calls: dict[str, dict[str, int]] = self._get("calls")["calls"]
-        return calls
+        return self._get("calls", dict[str, dict[str, int]])
 
     def clear_calls(self) -> None:
         """Reset the counts of calls, the denials, the rights and the unimplemented calls."""
@@ -234,34 +219,36 @@ class CloudControl:
 
     def denied_calls(self) -> list[dict[str, str]]:
         """Return principal, action, resource and reason of each denied call, oldest first."""
-        denied: list[dict[str, str]] = self._get("denied")["denied"]
-        return denied
+        return self._get("denied", list[dict[str, str]])
 
     def rights(self) -> dict[str, dict[str, list[str]]]:
         """Return the resources that IAM allowed, by the role's ARN, then by action."""
-        rights: dict[str, dict[str, list[str]]] = self._get("rights")["rights"]
-        return rights
+        return self._get("rights", dict[str, dict[str, list[str]]])
 
     def unimplemented_calls(self) -> dict[str, int]:
         """Return the number of calls that the cloud does not implement, by operation."""
-        unimplemented: dict[str, int] = self._get("unimplemented")["unimplemented"]
-        return unimplemented
+        return self._get("unimplemented", dict[str, int])
 
     def leftovers(self) -> dict[str, list[str]]:
         """Return names of resources that did not exist at the cloud's start, by type.
 
         Empty if there are none.
         """
-        leftovers: dict[str, list[str]] = self._get("leftovers")["leftovers"]
-        return leftovers
+        return self._get("leftovers", dict[str, list[str]])
 
     def _get(
-        self, path: str, query: Mapping[str, Any] | None = None, *, timeout: float = 0.0
-    ) -> Any:
+        self,
+        path: str,
+        answer: type[T],
+        query: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = 0.0,
+    ) -> T:
         suffix = f"?{urlencode(query)}" if query else ""
-        return self._send("GET", f"{path}{suffix}", None, timeout=timeout)
+        sent = self._send("GET", f"{path}{suffix}", None, timeout=timeout)
+        return msgspec.json.decode(sent, type=answer)
 
-    def _send(self, method: str, path: str, content: Any, *, timeout: float = 0.0) -> Any:
+    def _send(self, method: str, path: str, content: Any, *, timeout: float = 0.0) -> bytes:
         request = urllib.request.Request(  # noqa: S310
             f"{self.url}/testbed/{path}",
             data=None if content is None else json.dumps(content).encode(),
@@ -270,6 +257,6 @@ class CloudControl:
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout + 30) as answer:  # noqa: S310
-                return json.load(answer)
+                return bytes(answer.read())
         except urllib.error.HTTPError as error:
             raise ControlError(json.load(error).get("error", str(error))) from error

@@ -15,10 +15,10 @@ Capacity of the Node:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
-from typing import Any, Self
+
+import msgspec
 
 from testbed.kube.client import Object
 from testbed.kube.quantities import GIBIBYTE, MEBIBYTE, format_cpu, format_memory, parse_quantity
@@ -32,25 +32,22 @@ SHUTDOWN = "node.cloudprovider.kubernetes.io/shutdown"
 NOT_READY = "node.kubernetes.io/not-ready"
 
 VISIBLE_MEMORY = Fraction(94, 100)
-DEFAULT_STORAGE_GIB = 20
 
 ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 HUGE_PAGES = "hugepages-2Mi"
 HUGE_PAGE = 2 * MEBIBYTE
-GPU_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "habana": "habana.ai/gaudi"}
 
 GONE = frozenset({"terminated"})
 SILENT = frozenset({"shutting-down", "stopping", "stopped"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Instance:
+class Instance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One EC2 instance, as the test cloud's control API describes it."""
 
-    id: str
+    id: str = msgspec.field(name="instanceId")
     state: str  # pending, running, shutting-down, terminated, stopping, stopped
     reboots: int = 0
-    type: str
+    type: str = msgspec.field(name="instanceType")
     zone: str
     zone_id: str = ""
     reaches_out: bool = True
@@ -63,36 +60,11 @@ class Instance:
     architecture: str = "x86_64"
     role_arn: str | None = None
     cpu: int
-    memory_mib: int
-    eni_pods: int
-    storage_gib: int = DEFAULT_STORAGE_GIB
-    local_storage_gb: int = 0
-    extended_resources: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Return the instance in a row of `/testbed/instances`."""
-        return cls(
-            id=row["instanceId"],
-            state=row["state"],
-            reboots=row.get("reboots", 0),
-            type=row["instanceType"],
-            zone=row["zone"],
-            zone_id=row.get("zoneId") or "",
-            reaches_out=row.get("reachesOut", True),
-            private_ip=row["privateIp"],
-            private_dns_name=row["privateDnsName"],
-            user_data=row.get("userData") or "",
-            image_name=row.get("imageName") or "",
-            architecture=row.get("architecture") or "x86_64",
-            role_arn=row.get("roleArn"),
-            cpu=row["cpu"],
-            memory_mib=row["memoryMiB"],
-            eni_pods=row["maxPods"],
-            storage_gib=row.get("storageGiB") or DEFAULT_STORAGE_GIB,
-            local_storage_gb=row.get("localStorageGB") or 0,
-            extended_resources=_extended_resources(row),
-        )
+    memory_mib: int = msgspec.field(name="memoryMiB")
+    eni_pods: int = msgspec.field(name="maxPods")
+    storage_gib: int = msgspec.field(name="storageGiB", default=20)
+    local_storage_gb: int = msgspec.field(name="localStorageGB", default=0)
+    extended_resources: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def provider_id(self) -> str:
@@ -116,14 +88,11 @@ class Instance:
         return self.zone.rstrip("abcdefghijklmnopqrstuvwxyz")
 
 
-def _extended_resources(row: Mapping[str, Any]) -> dict[str, int]:
-    resources: dict[str, int] = {}
-    for gpu in row.get("gpus") or []:
-        name = GPU_RESOURCES.get(str(gpu["manufacturer"]).lower())
-        if name and gpu["count"]:
-            resources[name] = resources.get(name, 0) + gpu["count"]
-    resources.update(row.get("extendedResources") or {})
-    return resources
+class Listing(msgspec.Struct, frozen=True):
+    """Every instance, and the revision of the last change: the answer of `/testbed/instances`."""
+
+    revision: int
+    instances: list[Instance]
 
 
 def registered_node(instance: Instance, orders: Bootstrap) -> Object:

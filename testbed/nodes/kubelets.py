@@ -20,12 +20,13 @@ import binascii
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import yaml
 
 from testbed.kube.client import (
@@ -47,6 +48,7 @@ from testbed.nodes.instances import (
     SILENT,
     UNINITIALIZED,
     Instance,
+    Listing,
     cloud_labels,
     registered_node,
 )
@@ -138,14 +140,14 @@ async def _follow_instances(session: aiohttp.ClientSession, cloud_url: str, flee
         try:
             async with session.get(f"{cloud_url}/testbed/instances", params=query) as response:
                 response.raise_for_status()
-                answer = await response.json()
+                answer = msgspec.json.decode(await response.read(), type=Listing)
         except (aiohttp.ClientError, TimeoutError) as exc:
             log.warning("cannot list the instances of the test cloud; retrying: %s", exc)
             query = {}  # a restarted cloud counts revisions from 0
             await asyncio.sleep(RETRY_SECONDS)
             continue
-        query = {"since": str(answer["revision"]), "timeout": str(POLL_SECONDS)}
-        fleet.notify_instances([Instance.from_json(row) for row in answer["instances"]])
+        query = {"since": str(answer.revision), "timeout": str(POLL_SECONDS)}
+        fleet.notify_instances(answer.instances)
 
 
 @dataclass
@@ -173,7 +175,7 @@ class _Fleet:
             self._notify(instance)
         for instance_id in self.kubelets.keys() - present.keys():
             kubelet = self.kubelets[instance_id]
-            kubelet.notify(replace(kubelet.instance, state="terminated"))
+            kubelet.notify(msgspec.structs.replace(kubelet.instance, state="terminated"))
         self._instances_known = True
         self._check_complete()
 
@@ -535,10 +537,10 @@ class _Admission:
     async def _node_roles(self) -> set[str]:
         async with self.session.get(f"{self.cloud_url}/testbed/access-entries") as response:
             response.raise_for_status()
-            answer = await response.json()
+            entries = await response.json()
         return {
             entry["principalArn"]
-            for entry in answer["accessEntries"]
+            for entry in entries
             if entry["type"] == "EC2_LINUX"
             and entry.get("clusterName", self.cluster_name) == self.cluster_name
         }

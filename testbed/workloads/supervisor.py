@@ -129,11 +129,11 @@ class Workloads(Background):
             url = f"{self._cloud_url}/testbed/pod-identity-associations"
             async with session.get(url) as response:
                 response.raise_for_status()
-                answer = await response.json()
+                associations = await response.json()
             wanted = (self._cluster_name, namespace, service_account)
             return any(
                 (each["clusterName"], each["namespace"], each["serviceAccount"]) == wanted
-                for each in answer["associations"]
+                for each in associations
                 if each["isSeen"]
             )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partialmethod
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.aws.batching import Batcher
@@ -18,6 +19,7 @@ from controller.options import Options
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.state.world import Settings
 from testbed.nodes.instances import Instance as NodeInstance
+from testbed.nodes.instances import Listing
 from tests import administrator
 from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock, tag_network
 from tests.virtualclock import pytest_asyncio_loop_factories
@@ -66,7 +68,7 @@ class Region:
     def as_kubelets_see_them(self) -> list[NodeInstance]:
         """Return every instance as its kubelet sees it."""
         with urllib.request.urlopen(f"{self.cloud.url}/testbed/instances") as answer:
-            return [NodeInstance.from_json(row) for row in json.load(answer)["instances"]]
+            return msgspec.json.decode(answer.read(), type=Listing).instances
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,6 @@ class FakeCloud:
                 "cpu": 2,
                 "memoryMiB": 8192,
                 "maxPods": 29,
-                "gpus": [],
                 **self.instances.get(instance_id, {}),
                 **row,
             }
@@ -86,11 +85,11 @@ def fake_cloud() -> Iterator[FakeCloud]:
                     }
                     for namespace, account in cloud.associations
                 ]
-                self._answer({"associations": known})
+                self._answer(known)
             else:
-                self._answer({"accessEntries": cloud.access_entries})
+                self._answer(cloud.access_entries)
 
-        def _answer(self, body: dict[str, Any]) -> None:
+        def _answer(self, body: Any) -> None:
             written = json.dumps(body).encode()
             with suppress(ConnectionError):  # the client may have stopped
                 self.send_response(200)

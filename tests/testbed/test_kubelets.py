@@ -188,7 +188,7 @@ async def test_a_node_shows_less_memory_than_its_type_and_more_than_karpenter_ex
         instance.id,
         privateDnsName=instance.name,
         userData=user_data(cluster),
-        gpus=[{"manufacturer": "NVIDIA", "count": 4}],
+        extendedResources={"nvidia.com/gpu": 4},
     )
 
     status = (await joined(kube, instance))["status"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -75,15 +75,7 @@ class CallLog:
     def denials(self) -> list[dict[str, Any]]:
         """Return the denials, oldest first, at most the last 1000."""
         with self._lock:
-            return [
-                {
-                    "principal": denial.principal,
-                    "action": denial.action,
-                    "resource": denial.resource,
-                    "reason": denial.reason,
-                }
-                for denial in self._denials
-            ]
+            return [asdict(denial) for denial in self._denials]
 
     def missing_calls(self) -> dict[str, int]:
         """Return the number of calls that the cloud does not implement, by `service:Operation`."""
