@@ -176,7 +176,7 @@ class NodeClaimWriter:
                     for i, truth in enumerate(eligibility.variants_by_alternative)
                     if truth[variant]
                 )
-                pinned = {key: one_of(value) for key, value in pod_group.pins}
+                pinned = {key: one_of(value) for key, value in pod_group.pins if value is not None}
                 all_needs = conjunction(
                     eligibility.alternatives[chosen],
                     eligibility.constraints.preferred,

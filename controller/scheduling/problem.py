@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from controller.apis.kubernetes.pods import Pod
 from controller.constraints import resources
-from controller.constraints.requirements import Requirements, one_of, read
+from controller.constraints.requirements import NOTHING, Requirements, one_of, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE
 from controller.scheduling.arrays import ResourceAxis
 from controller.scheduling.catalog.launchoptions import LaunchOptions, Supply
@@ -260,6 +260,7 @@ def _required_variants(
         )
         values = distinguished_values(catalog, key, sets_of_key)
         domains.extend({key: one_of(value)} for value in values)
+        domains.append({key: NOTHING})  # a node without the label meets an anti-affinity
     variants = variants_of(catalog, [*required, *domains], ports=(ports for _, ports in needs))
     return with_joined_variants(variants, needs, domains)
 

@@ -99,15 +99,14 @@ class Rearrangement:
         for pending in sorted(
             without_devices, key=lambda pending: (pending.is_buffer, pending.pod_class.index)
         ):
-            keys, eligible = (
-                self.domains.rules(pending.eligibility).keys,
-                pending.eligibility.eligible,
+            rules, eligible = self.domains.rules(pending.eligibility), pending.eligibility.eligible
+            domains = self.supply.launch_options.combinations(
+                eligible, rules.keys, rules.optional_keys
             )
-            domains = self.supply.launch_options.combinations(eligible, keys)
             fits = len(self.supply.launch_options.fitting_node_types(eligible, pending.size)) > 0
             few = 0 < pending.number <= MAX_PODS
             if fits and domains and few and not pending.needs_colocation:
-                pins = tuple(zip(keys, domains[0], strict=True))
+                pins = tuple(zip(rules.keys, domains[0], strict=True))
                 pod_groups.append(PodGroup(pending, pins, list(pending.keys), eligible))
         return pod_groups
 
@@ -121,9 +120,10 @@ class Rearrangement:
         keys = tuple(key for key, _ in pod_group.pins)
         all_pins = [pod_group.pins]
         if not pod_group.is_bound:
+            optional = self.domains.rules(pod_group.pending.eligibility).optional_keys
             pins_of_combinations = (
                 tuple(zip(keys, domains, strict=True))
-                for domains in self.supply.launch_options.combinations(eligible, keys)
+                for domains in self.supply.launch_options.combinations(eligible, keys, optional)
             )
             all_pins += [pins for pins in pins_of_combinations if pins != pod_group.pins]
         return [

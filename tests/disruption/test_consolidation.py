@@ -1458,3 +1458,18 @@ def test_after_a_failed_replacement_drift_of_the_pool_pauses() -> None:
     assert not decision.commands
     assert "failed recently" in decision.blocked["n1"]
     assert "n1" in decision.held_back
+
+
+def test_pods_that_repel_each_other_over_a_label_share_a_node_without_it() -> None:
+    shy = {"app": "shy"}
+    term = {"topologyKey": "example.com/rack", "labelSelector": {"matchLabels": shy}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    nodes = [
+        (f"n{i}", "small", [pod(f"p{i}", cpu=300, memory=512, labels=shy, affinity=affinity)])
+        for i in range(4)
+    ]
+
+    decision = decided(world(*nodes))
+
+    assert sum(len(command.candidates) for command in decision.commands) == 3
+    assert not any(command.replacements for command in decision.commands)

@@ -406,6 +406,59 @@ def test_anti_affinity_of_running_pods_applies_to_new_ones() -> None:
     expect_nodes(schedule_on(snapshot, [make_pod(labels=WEB)]), 1)
 
 
+RACK = "example.com/rack"
+
+
+def test_anti_affinity_over_a_label_that_no_node_has_excludes_no_pod() -> None:
+    # As in kube-scheduler: otherwise one such pod would keep every NodePool from launching nodes.
+    guard = make_pod(labels=DB, node="a", anti_affinity=[near(WEB, key=RACK)])
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="1")], pods=(guard,))
+
+    expect_nodes(schedule_on(snapshot, [make_pod(labels=WEB)]), 1)
+    expect_nodes(schedule_on(snapshot, [make_pod(anti_affinity=[near(DB, key=RACK)])]), 1)
+
+
+def test_pods_that_repel_each_other_may_share_a_node_without_the_label() -> None:
+    pods = make_pods(3, labels=WEB, cpu="100m", anti_affinity=[near(WEB, key=RACK)])
+
+    expect_nodes(schedule_on(make_nodepool(), pods), 1)
+    there = make_snapshot(make_nodepool(), nodes=[make_node("a")])
+    expect_on_existing(schedule_on(there, pods), "a", pods)
+
+
+def test_anti_affinity_over_the_label_of_one_nodepool_leaves_the_others_open() -> None:
+    racks = make_nodepool("racks", labels={RACK: "r1"}, weight=10)
+    guard = make_pod(labels=DB, node="a", anti_affinity=[near(WEB, key=RACK)])
+    on_rack = make_node("a", cpu="1", labels={RACK: "r1"})
+    snapshot = make_snapshot(racks, make_nodepool("plain"), nodes=[on_rack], pods=(guard,))
+    pods = make_pods(2, labels=WEB, cpu="100m")
+
+    results = schedule_on(snapshot, pods)
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].node_pool == "plain"
+
+
+def test_affinity_of_other_pods_over_a_label_that_no_node_has_excludes_no_pod() -> None:
+    friend = make_pod(affinity=[near(WEB, key=RACK)])
+    web = make_pod(labels=WEB)
+
+    results = schedule_on(make_nodepool(), [friend, web])
+
+    assert len(results.new_nodes) == 1
+    assert list(results.unschedulable) == [friend.key]
+
+
+def test_pods_go_to_nodes_with_the_label_over_which_other_pods_follow_them() -> None:
+    racks = make_nodepool("racks", labels={RACK: "r1"})
+    friend = make_pod(affinity=[near(WEB, key=RACK)])
+    web = make_pod(labels=WEB)
+
+    results = schedule_on(make_snapshot(make_nodepool("plain"), racks), [friend, web])
+
+    expect_scheduled(results)
+
+
 def test_pods_with_zone_affinity_use_the_zone_of_their_targets() -> None:
     target = make_pod(labels=DB, node="b")
     snapshot = make_snapshot(

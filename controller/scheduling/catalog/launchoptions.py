@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from controller.constraints.requirements import one_of
+from controller.constraints.requirements import NOTHING, ValueSet, one_of
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, run_starts
 from controller.scheduling.catalog.limits import LimitHeadroom, PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
-from controller.scheduling.topology.spread import Pins
+from controller.scheduling.topology.spread import Domain, Pins
 
 
 class LaunchOptions:
@@ -36,7 +37,9 @@ class LaunchOptions:
         self._least: dict[bytes, Vector] = {}
         self._fitting: dict[tuple[bytes, bytes], Indices] = {}
         self._unit_prices: dict[tuple[bytes, bytes], float] = {}
-        self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
+        self._combined: dict[
+            tuple[bytes, tuple[str, ...], frozenset[str]], list[tuple[Domain, ...]]
+        ] = {}
         self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
 
     def label_values(self, key: str) -> list[str]:
@@ -53,17 +56,34 @@ class LaunchOptions:
             if (present & self._variants.compatible_mask({key: one_of(value)})).any()
         ]
 
-    def combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
+    def combinations(
+        self, mask: Mask, keys: tuple[str, ...], optional: frozenset[str]
+    ) -> list[tuple[Domain, ...]]:
         """Return the combinations of domains in which nodes of these variants can be launched.
 
-        A combination has one domain per key, in the order of `keys`.
+        A combination has one domain per key, in the order of `keys`; None for nodes without the
+        label, if the key is in `optional`.
         """
-        cache_key = (mask.tobytes(), keys)
+        cache_key = (mask.tobytes(), keys, optional)
         cached = self._combined.get(cache_key)
         if cached is None:
-            cached = list(product(*(self.values(key, mask) for key in keys)))
-            self._combined[cache_key] = cached
+            domains = (self._domains(key, mask, is_optional=key in optional) for key in keys)
+            cached = self._combined[cache_key] = list(product(*domains))
         return cached
+
+    def _domains(self, key: str, mask: Mask, *, is_optional: bool) -> Sequence[Domain]:
+        domains: list[Domain] = [*self.values(key, mask)]
+        if is_optional and (mask & self._present & self._inside(key, None)).any():
+            domains.append(None)
+        return domains
+
+    def _inside(self, key: str, domain: Domain) -> Mask:
+        """Mark the variants whose nodes can be in a domain."""
+        needed: ValueSet = NOTHING if domain is None else one_of(domain)
+        query = self._variants.queries.get(key)  # None if no requirement is on the label
+        if query is not None and needed in query.index_of:
+            return self._variants.compatible_mask({key: needed})
+        return np.zeros(len(self._present), dtype=np.bool_)
 
     def pinned_mask(self, eligible: Mask, pins: Pins) -> Mask:
         """Mark the eligible variants that are in these domains."""
@@ -71,12 +91,8 @@ class LaunchOptions:
         cached = self._pinnings.get(cache_key)
         if cached is None:
             cached = eligible.copy()
-            for key, value in pins:
-                query = self._variants.queries.get(key)  # None if no instance type has the label.
-                if query is not None and one_of(value) in query.index_of:
-                    cached &= self._variants.compatible_mask({key: one_of(value)})
-                else:
-                    cached[:] = False
+            for key, domain in pins:
+                cached &= self._inside(key, domain)
             self._pinnings[cache_key] = cached
         return cached
 

@@ -16,7 +16,7 @@ from controller.scheduling.topology.groups import (
     TopologyTally,
     TopologyType,
 )
-from controller.scheduling.topology.spread import DomainOption, Rules
+from controller.scheduling.topology.spread import Domain, DomainOption, Rules
 
 
 class Domains:
@@ -29,7 +29,7 @@ class Domains:
         self._nodes, self._launch_options, self._tallies = nodes, launch_options, tallies
         self._opening: Mask | None = None
         self._rules: dict[Eligibility, Rules] = {}
-        self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
+        self._where: dict[tuple[str, ...], list[tuple[Domain, ...]]] = {}
 
     def restrict(self, opening: Mask) -> None:
         """Restrict the domains of new nodes to the domains of the variants in `opening`.
@@ -97,28 +97,29 @@ class Domains:
         return tuple(sorted(group.universe | set(self._launch_options.values(group.key, mask))))
 
     def options(
-        self, pending: PendingGroup, fitting: Indices, keys: tuple[str, ...]
+        self, pending: PendingGroup, fitting: Indices, rules: Rules
     ) -> tuple[list[DomainOption], list[Mask], list[Mask]]:
         """Return the combinations of domains open to pending pods, and masks for each.
 
         Args:
             pending: The pods to place.
             fitting: The number of the pods that fit on each existing node (nodes).
-            keys: The topology keys whose domains are chosen.
+            rules: The rules of the pods, which name the topology keys whose domains are chosen.
 
         Returns:
             The options, sorted by domain; per option a mask of variants; per option a mask of
                 existing nodes.
 
         """
+        keys, optional = rules.keys, rules.optional_keys
         by_node = self._domains_of_nodes(keys)
-        combinations = set(self._launch_options.combinations(pending.eligible, keys))
+        combinations = set(self._launch_options.combinations(pending.eligible, keys, optional))
         for domains, spare in zip(by_node, fitting.tolist(), strict=True):
-            complete = tuple(domain for domain in domains if domain is not None)
-            if spare and len(complete) == len(keys):
-                combinations.add(complete)
+            lacking = {key for key, domain in zip(keys, domains, strict=True) if domain is None}
+            if spare and lacking <= optional:
+                combinations.add(domains)
         options, masks, members = [], [], []
-        for combination in sorted(combinations):
+        for combination in sorted(combinations, key=lambda each: [one or "" for one in each]):
             pins = tuple(zip(keys, combination, strict=True))
             mask = self._launch_options.pinned_mask(pending.eligible, pins)
             inside = np.array([domains == combination for domains in by_node], dtype=np.bool_)
@@ -129,7 +130,7 @@ class Domains:
             members.append(inside)
         return options, masks, members
 
-    def _domains_of_nodes(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
+    def _domains_of_nodes(self, keys: tuple[str, ...]) -> list[tuple[Domain, ...]]:
         """Return the domains of each existing node, one per key; None for a missing label."""
         cached = self._where.get(keys)
         if cached is None:

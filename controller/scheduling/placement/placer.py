@@ -183,7 +183,7 @@ class Placer:
         self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
         """Assign the pods to domains, fill existing nodes there, and group the rest by domain."""
-        options, masks, members = self.domains.options(pending, fitting, rules.keys)
+        options, masks, members = self.domains.options(pending, fitting, rules)
         assign(pending.number, options, rules)
         for option, mask, inside in zip(options, masks, members, strict=True):
             before = pending.number

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from controller.scheduling.topology import rules as topology
 from controller.scheduling.topology.groups import TopologyTally, TopologyType
 
-Pins = tuple[tuple[str, str], ...]
-"""Label keys with the values that topology chose, sorted by key."""
+Domain = str | None
+"""A value of a topology key; None stands for the nodes without the label."""
+
+Pins = tuple[tuple[str, Domain], ...]
+"""Topology keys with the domains that topology chose, sorted by key."""
 
 
 @dataclass(slots=True)
@@ -53,6 +56,9 @@ class Rules:
     * `repelling`: the anti-affinity groups of other pods that count the pod.
     * `attracting`: the affinity groups of other pods that count the pod, so that its domain must be
       chosen.
+
+    As in kube-scheduler, a node without the label meets every anti-affinity over it, and neither a
+    spread nor an affinity.
     """
 
     owned: tuple[tuple[TopologyTally, bool, tuple[str, ...]], ...]
@@ -72,6 +78,13 @@ class Rules:
         return tuple(
             sorted({tally.group.key for tally in (*owned, *self.repelling, *self.attracting)})
         )
+
+    @property
+    def optional_keys(self) -> frozenset[str]:
+        """The topology keys whose label a node of the pod may lack."""
+        groups = (tally.group for tally, _, _ in self.owned)
+        required = {group.key for group in groups if group.type is not TopologyType.ANTI_AFFINITY}
+        return frozenset(self.keys) - required
 
 
 def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
@@ -94,6 +107,8 @@ def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
 def record(rules: Rules, pins: Pins, count: int) -> None:
     """Add `count` pods in the domains `pins` to the tallies; a negative count removes them."""
     for key, domain in pins:
+        if domain is None:
+            continue
         for tally in rules.counting:
             if tally.group.key == key:
                 tally.counts[domain] += count
@@ -126,7 +141,7 @@ def misplaced_count(pins: Pins, rules: Rules, most: int) -> int:
 
 def _is_broken(pins: Pins, rules: Rules, moved: int) -> bool:
     """Whether pods in these domains break a rule that they state, after `moved` pods left."""
-    domains, leaving_pods = dict(pins), LeavingPods(pins, moved)
+    domains, leaving_pods = _known_domains(pins), LeavingPods(pins, moved)
     return any(
         topology.excess(
             tally.group,
@@ -164,6 +179,11 @@ class LeavingPods:
 NONE_LEAVING = LeavingPods((), 0)
 
 
+def _known_domains(pins: Pins) -> dict[str, str]:
+    """Return the domain of each topology key of which the nodes have the label."""
+    return {key: domain for key, domain in pins if domain is not None}
+
+
 def _count(tally: TopologyTally, domain: str, own: bool, leaving_pods: LeavingPods) -> int:
     """Return the count of a domain without the leaving pods, if the group counts them."""
     count = tally.counts[domain]
@@ -189,18 +209,28 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
 
     The option with the fewest counted pods wins; then existing nodes before new ones, then the
     lowest price. If `_allows_skew` is true, options whose existing nodes hold the pod come first.
+    Nodes without the label of an affinity of other pods come last, because those pods could not
+    follow.
     """
     least = {
         tally.group.index: _least(tally, own, among, NONE_LEAVING)
         for tally, own, among in rules.owned
     }
-    best: tuple[tuple[bool, int, bool, float, Pins], DomainOption] | None = None
+    attracting = {tally.group.key for tally in rules.attracting}
+    best: tuple[tuple[bool, bool, int, bool, float, list[str]], DomainOption] | None = None
     for option in options:
         if not option.is_open or not _is_admitted(option.pins, rules, least, NONE_LEAVING):
             continue
         free = option.is_free
         population = _population(option, rules)
-        rank = (not free and _allows_skew(rules), population, not free, option.price, option.pins)
+        rank = (
+            any(domain is None and key in attracting for key, domain in option.pins),
+            not free and _allows_skew(rules),
+            population,
+            not free,
+            option.price,
+            [domain or "" for _, domain in option.pins],
+        )
         if best is None or rank < best[0]:
             best = (rank, option)
     return best[1] if best is not None else None
@@ -214,7 +244,7 @@ def _allows_skew(rules: Rules) -> bool:
 
 def _population(option: DomainOption, rules: Rules) -> int:
     """Return the number of pods that the spreads counting the pod have in the option's domains."""
-    domains = dict(option.pins)
+    domains = _known_domains(option.pins)
     return sum(
         tally.counts[domains[tally.group.key]]
         for tally in rules.counting
@@ -237,15 +267,19 @@ def _is_admitted(
     pins: Pins, rules: Rules, least: dict[int, float], leaving_pods: LeavingPods
 ) -> bool:
     """Whether the rules admit one more pod in these domains. `least` is by group index."""
-    domains = dict(pins)
+    domains = _known_domains(pins)
     for tally, own, _ in rules.owned:
         group = tally.group
+        if group.key not in domains:
+            continue  # an anti-affinity: the other rules exclude nodes without the label
         count = _count(tally, domains[group.key], own, leaving_pods)
         first = group.type is TopologyType.AFFINITY and tally.total <= leaving_pods.number
         if not topology.admits(group, count, own=own, least=least[group.index], first=first):
             return False
     return all(
-        _is_clear(tally, domains[tally.group.key], rules, leaving_pods) for tally in rules.repelling
+        _is_clear(tally, domains[tally.group.key], rules, leaving_pods)
+        for tally in rules.repelling
+        if tally.group.key in domains
     )
 
 

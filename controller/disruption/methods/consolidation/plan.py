@@ -20,6 +20,7 @@ import numpy as np
 from controller.disruption.methods.consolidation.relaxation import FRAGMENTATION
 from controller.disruption.model import ClusterModel, Rule
 from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
+from controller.scheduling.topology.groups import TopologyType
 from controller.scheduling.topology.rules import ENDLESS, further, minimum
 
 FORBIDDEN = 1e6
@@ -467,7 +468,11 @@ class Plan:
                 here = self.present[np.ix_(nodes, rule.members)].sum(axis=1)
                 most = np.minimum(most, further(rule.group, rule.counted[nodes] + here, own=own))
                 continue
-            most = np.minimum(most, _on_nodes(self._admitted_counts(rule, own), rule.domain[nodes]))
+            admitted = _on_nodes(self._admitted_counts(rule, own), rule.domain[nodes])
+            if rule.type is TopologyType.ANTI_AFFINITY:
+                # As in kube-scheduler, a node without the label meets it.
+                admitted[rule.domain[nodes] < 0] = ENDLESS
+            most = np.minimum(most, admitted)
         for rule in rules.repelling:
             most[_on_nodes(rule.owner_population(self.present), rule.domain[nodes]) > 0] = 0
         return most, at_once
