@@ -57,7 +57,7 @@ SETTLING_POLL_SECONDS: Final = 0.1
 SETTINGS: Final = frozenset(
     {
         "accessKey", "allowedAccountIds", "defaultTags", "endpoints", "forbiddenAccountIds",
-        "ignoreTags", "maxRetries", "profile", "region", "retryMode", "s3UsePathStyle", "secretKey",
+        "maxRetries", "profile", "region", "retryMode", "s3UsePathStyle", "secretKey",
         "skipCredentialsValidation", "skipMetadataApiCheck", "skipRegionValidation",
         "skipRequestingAccountId", "token", "version",
     }
@@ -184,9 +184,8 @@ class AwsProvider(Provider):
         with translated():
             live = unless_gone(lambda: resource.read(identity, state))
         if live is not None and live.get("tags"):
-            live["tags"] = {
-                key: value for key, value in live["tags"].items() if self.session.keeps_tag(key)
-            }
+            tags = live["tags"].items()
+            live["tags"] = {key: value for key, value in tags if not key.startswith("aws:")}
         return live
 
     def _outputs(self, resource: Resource, identity: str, known: Bag) -> Bag:
