@@ -41,12 +41,10 @@ class Secret:
 
 
 def decode(value: Any) -> Any:
-    """Decode a protobuf `Struct` or `Value` into plain values, secrets and unknowns."""
-    if isinstance(value, struct_pb2.Struct):
-        return _decode_fields(value)
+    """Decode a protobuf `Value` into plain values, secrets and unknowns."""
     kind = value.WhichOneof("kind")
     if kind == "struct_value":
-        bag = _decode_fields(value.struct_value)
+        bag = decode_bag(value.struct_value)
         return Secret(bag.get("value")) if bag.get(SIGNATURE) == SECRET_SIGNATURE else bag
     if kind == "list_value":
         return [decode(item) for item in value.list_value.values]
@@ -59,10 +57,6 @@ def decode(value: Any) -> Any:
 
 def decode_bag(struct: Any) -> Bag:
     """Decode a protobuf `Struct` into a bag."""
-    return _decode_fields(struct)
-
-
-def _decode_fields(struct: Any) -> Bag:
     return {key: decode(value) for key, value in struct.fields.items()}
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from typing import Any
 
 
-class Kind(Enum):
-    """How one property differs."""
+class Kind(StrEnum):
+    """How one property differs, as Pulumi's protocol names it."""
 
-    ADD = auto()
-    DELETE = auto()
-    UPDATE = auto()
+    ADD = "ADD"
+    DELETE = "DELETE"
+    UPDATE = "UPDATE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,15 +130,7 @@ class PulumiEngine:
 
         Raises `EngineError`.
         """
-        lines: deque[str] = deque(maxlen=TAIL_LINES)
-
-        def take(line: str) -> None:
-            lines.append(line)
-            self.show(line)
-
-        status = self._stream(["install"], take)
-        if status != 0:
-            raise EngineError("install", status, lines)
+        self._stream("install", ["install"])
 
     def add_package(self, source: str) -> None:
         """Add a Pulumi package to the project, by its path or URL. It changes Pulumi.yaml."""
@@ -280,26 +272,18 @@ class PulumiEngine:
             self._ask("config", "set-all", "--stack", stack, *pairs)
 
     def _operate(self, operation: str, stack: str, *options: str) -> Changes:
-        """Run one operation on the project and show the engine's output."""
-        lines: deque[str] = deque(maxlen=TAIL_LINES)
-        summary: list[str] = []
-
-        def take(line: str) -> None:
-            lines.append(line)
-            if line == "Resources:" or (summary and line):
-                summary.append(line)
-            self.show(line)
-
+        """Run one operation on the project, and return its changes."""
         settings = ("--config-file", str(self._settings(stack)))
-        status = self._stream(
-            [operation, "--stack", stack, *settings, "--suppress-permalink=true", *options], take
+        lines = self._stream(
+            f"{operation} --stack {stack}",
+            [operation, "--stack", stack, *settings, "--suppress-permalink=true", *options],
         )
-        if status != 0:
-            raise EngineError(f"{operation} --stack {stack}", status, lines)
-        counts = {kind: int(count) for count, kind in CHANGE.findall("\n".join(summary))}
-        return Changes(**counts)
+        summary = "\n".join(lines).partition("\nResources:\n")[2]
+        return Changes(**{kind: int(count) for count, kind in CHANGE.findall(summary)})
 
-    def _stream(self, arguments: Sequence[str], take: Callable[[str], None]) -> int:
+    def _stream(self, operation: str, arguments: Sequence[str]) -> Sequence[str]:
+        """Run a command on the project and show its output; return the output's last lines."""
+        lines: deque[str] = deque(maxlen=TAIL_LINES)
         with subprocess.Popen(
             self._command(self.project, arguments),
             env=self._environment,
@@ -313,17 +297,26 @@ class PulumiEngine:
         ) as process:
             self._running = process
             try:
-                _read(process, take)
-                return process.wait()
+                self._read(process, lines)
+                process.wait()
             except KeyboardInterrupt:
                 self.interrupt()
                 with suppress(KeyboardInterrupt):  # a second Ctrl-C ends the wait
-                    _read(process, take)
+                    self._read(process, lines)
                     process.wait()
                 raise
             finally:
                 self._running = None
                 _kill(process)
+        if process.returncode:
+            raise EngineError(operation, process.returncode, lines)
+        return lines
+
+    def _read(self, process: subprocess.Popen[str], lines: deque[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            self.show(lines[-1])
 
     def _ask(self, *arguments: str, folder: Path | None = None) -> str:
         """Run a short command on the backend; return its output."""
@@ -379,12 +372,6 @@ class PulumiEngine:
             if name not in self.environment:
                 del inherited[name]
         return owned.marked_environment(self.directory, {**inherited, **self.variables})
-
-
-def _read(process: subprocess.Popen[str], take: Callable[[str], None]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        take(line.rstrip("\n"))
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

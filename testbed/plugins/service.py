@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import grpc
 from google.protobuf import any_pb2, empty_pb2
@@ -21,7 +21,7 @@ from pulumi.runtime.proto import (
 )
 
 from testbed.plugins.codec import Bag, decode_bag, encode_bag, keep_secret, plain
-from testbed.plugins.differences import Difference, Kind, differences, lies_under
+from testbed.plugins.differences import Difference, differences, lies_under
 from testbed.plugins.lifetime import new_server, serve
 from testbed.plugins.naming import DEFAULTS
 from testbed.plugins.provider import (
@@ -32,15 +32,6 @@ from testbed.plugins.provider import (
     ProviderError,
     Work,
 )
-
-DIFFERENCE_KINDS: Final = {
-    (Kind.ADD, False): provider_pb2.PropertyDiff.ADD,
-    (Kind.ADD, True): provider_pb2.PropertyDiff.ADD_REPLACE,
-    (Kind.DELETE, False): provider_pb2.PropertyDiff.DELETE,
-    (Kind.DELETE, True): provider_pb2.PropertyDiff.DELETE_REPLACE,
-    (Kind.UPDATE, False): provider_pb2.PropertyDiff.UPDATE,
-    (Kind.UPDATE, True): provider_pb2.PropertyDiff.UPDATE_REPLACE,
-}
 
 
 class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
@@ -246,14 +237,18 @@ def _diff_response(
         replaces=sorted(replaced),
         diffs=sorted({difference.property for difference in differences}),
         detailedDiff={
-            difference.path: provider_pb2.PropertyDiff(
-                kind=DIFFERENCE_KINDS[difference.kind, difference.path in replaced],
-                inputDiff=True,
-            )
+            difference.path: _property_diff(difference, is_replaced=difference.path in replaced)
             for difference in differences
         },
         hasDetailedDiff=True,
         deleteBeforeReplace=bool(replaced) and delete_first,
+    )
+
+
+def _property_diff(difference: Difference, *, is_replaced: bool) -> Any:
+    kind = f"{difference.kind}_REPLACE" if is_replaced else str(difference.kind)
+    return provider_pb2.PropertyDiff(
+        kind=provider_pb2.PropertyDiff.Kind.Value(kind), inputDiff=True
     )
 
 

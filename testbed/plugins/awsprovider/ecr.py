@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from testbed.plugins.awsprovider.resourcetype import (
-    Function,
     Resource,
     change_tags,
     from_tag_list,
@@ -80,4 +78,3 @@ def _scans(inputs: Bag) -> bool:
 
 
 RESOURCES: Final = (Repository,)
-FUNCTIONS: Final[Mapping[str, Function]] = {}

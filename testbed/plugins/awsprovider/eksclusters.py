@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.plugins.awsprovider.eks import DescribedResource
@@ -241,4 +240,3 @@ class FargateProfile(SlowEksResource):
 
 
 RESOURCES: Final = (Cluster, FargateProfile, NodeGroup)
-FUNCTIONS: Final[Mapping[str, Any]] = {}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.plugins.awsprovider.resourcetype import (
-    Function,
     Resource,
     canonical,
     from_tag_list,
@@ -132,4 +130,3 @@ class EventTarget(Resource):
 
 
 RESOURCES: Final = (EventRule, EventTarget)
-FUNCTIONS: Final[Mapping[str, Function]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from testbed.plugins.awsprovider.resourcetype import Function, Resource
+from testbed.plugins.awsprovider.resourcetype import Function
 from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag
 
@@ -34,7 +34,6 @@ def get_partition(session: Session, arguments: Mapping[str, Any]) -> Bag:
     }
 
 
-RESOURCES: Final[tuple[type[Resource], ...]] = ()
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "aws:index/getCallerIdentity:getCallerIdentity": get_caller_identity,
     "aws:index/getPartition:getPartition": get_partition,

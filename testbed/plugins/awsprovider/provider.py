@@ -39,12 +39,15 @@ from testbed.plugins.provider import (
     Work,
 )
 
-MODULES: Final = (ec2, ecr, eks, eksclusters, events, iam, identity, networks, sqs, ssm)
 RESOURCES: Final[Mapping[str, type[Resource]]] = {
-    kind.token: kind for module in MODULES for kind in module.RESOURCES
+    kind.token: kind
+    for module in (ec2, ecr, eks, eksclusters, events, iam, networks, sqs)
+    for kind in module.RESOURCES
 }
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    token: function for module in MODULES for token, function in module.FUNCTIONS.items()
+    token: function
+    for module in (ec2, eks, iam, identity, networks, ssm)
+    for token, function in module.FUNCTIONS.items()
 }
 
 SETTLING_SECONDS: Final = 120.0

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.plugins.awsprovider.resourcetype import (
-    Function,
     Resource,
     canonical,
     change_tags,
@@ -119,4 +118,3 @@ class QueuePolicy(Resource):
 
 
 RESOURCES: Final = (Queue, QueuePolicy)
-FUNCTIONS: Final[Mapping[str, Function]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from testbed.plugins.awsprovider.resourcetype import Function, Resource
+from testbed.plugins.awsprovider.resourcetype import Function
 from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag, Secret
 
@@ -30,5 +30,4 @@ def get_parameter(session: Session, arguments: Mapping[str, Any]) -> Bag:
     }
 
 
-RESOURCES: Final[tuple[type[Resource], ...]] = ()
 FUNCTIONS: Final[Mapping[str, Function]] = {"aws:ssm/getParameter:getParameter": get_parameter}
