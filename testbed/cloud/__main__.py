@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.cloud.cloud import Cloud
-from testbed.cloud.state.world import Settings
 
 PARENT_CHECK = 1.0
 """Interval between checks that the parent process still runs, in seconds."""
@@ -40,12 +39,6 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         default="cluster",
         help="what the account has at the start: a network with an EKS cluster, or nothing",
     )
-    defaults = Settings()
-    for name, value in defaults.as_json().items():
-        flag = f"--{name.replace('_', '-')}-seconds"
-        parser.add_argument(
-            flag, type=float, default=value, dest=name, help=f"see `Settings.{name}` ({value:g})"
-        )
     return parser.parse_args(argv)
 
 
@@ -60,8 +53,6 @@ def main(argv: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     parent = os.getppid()
-    settings = Settings()
-    settings.change({name: getattr(chosen, name) for name in settings.as_json()})
     cloud = Cloud(
         region=chosen.region,
         port=chosen.port,
@@ -72,7 +63,6 @@ def main(argv: Sequence[str]) -> int:
         oidc_issuer=chosen.oidc_issuer,
         has_cluster=chosen.account == "cluster",
         kubeconfig=chosen.kubeconfig,
-        settings=settings,
     )
     cloud.start()
     print(json.dumps({"url": cloud.url}), flush=True)

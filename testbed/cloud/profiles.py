@@ -10,6 +10,7 @@ from urllib.parse import quote
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError, not_implemented
+from testbed.cloud.protocol.filters import page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
@@ -49,14 +50,12 @@ def list_instance_profiles(world: World, call: Call) -> Mapping[str, Any]:
         ),
         key=lambda profile: str(profile.name),
     )
-    start, size = int(call.get("Marker") or 0), int(call.get("MaxItems") or 100)
-    size = min(size, call.largest_page or size)
-    described = [_profile(profile) | {"Tags": []} for profile in matching[start : start + size]]
-    more = start + size < len(matching)
+    size = int(call.get("MaxItems", 100))
+    listed, marker = page(matching, call, default=size, token=call.get("Marker"))
     return {
-        "InstanceProfiles": described,
-        "IsTruncated": more,
-        "Marker": str(start + size) if more else None,
+        "InstanceProfiles": [_profile(profile) | {"Tags": []} for profile in listed],
+        "IsTruncated": marker is not None,
+        "Marker": marker,
     }
 
 
@@ -71,8 +70,7 @@ def create_service_linked_role(world: World, call: Call) -> Mapping[str, Any]:
     name = SERVICE_ROLES.get(service)
     if name is None:
         raise not_implemented("iam", f"CreateServiceLinkedRole for {service}")
-    iam = backends.iam()
-    if name in {role.name for role in list(iam.roles.values())}:
+    if backends.role_named(name) is not None:
         raise AwsError(
             "InvalidInput",
             f"Service role name {name} has been taken in this account, please try a different "

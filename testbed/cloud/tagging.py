@@ -58,12 +58,8 @@ def get_resources(world: World, call: Call) -> Mapping[str, Any]:
         )
 
     matching = [each for each in _tagged_resources(world) if is_wanted(*each)]
-    parameters = {
-        "NextToken": call.get("PaginationToken"),
-        "MaxResults": call.get("ResourcesPerPage"),
-    }
-    paging = Call("", "", "", parameters, None, None, largest_page=call.largest_page)
-    listed, token = page(matching, paging, default=100)
+    size = int(call.get("ResourcesPerPage", 100))
+    listed, token = page(matching, call, default=size, token=call.get("PaginationToken"))
     return {
         "PaginationToken": token or "",
         "ResourceTagMappingList": [

@@ -54,13 +54,11 @@ def _policy_attached(world: World, call: Call) -> None:
 
 def _role_not_in_profile(world: World, call: Call) -> None:
     name, role = call.get("InstanceProfileName"), call.get("RoleName")
-    for profile in list(backends.iam().instance_profiles.values()):
-        if profile.name == name and role not in {each.name for each in profile.roles}:
-            raise AwsError(
-                "NoSuchEntity",
-                f"Cannot find role {role} in Instance Profile {name}",
-                status=404,
-            )
+    profile = backends.profile_named(str(name))
+    if profile is not None and role not in {each.name for each in profile.roles}:
+        raise AwsError(
+            "NoSuchEntity", f"Cannot find role {role} in Instance Profile {name}", status=404
+        )
 
 
 REFUSALS: dict[tuple[str, str], Callable[[World, Call], None]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -41,12 +41,10 @@ WINDOWS_RELEASES = {"2026.10.14": "20261015", "2026.11.04": "20261105"}
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """An image and the SSM parameters that point at it."""
+    """An image, and the SSM parameters that hold its ID or its version."""
 
     image: Image
-    parameters: tuple[str, ...]
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """SSM parameter → release version, for parameters that hold a version and no image ID."""
+    parameters: Mapping[str, str]
 
 
 def identity_of(name: str) -> str:
@@ -56,10 +54,8 @@ def identity_of(name: str) -> str:
 
 def publish(world: World, published: Published) -> None:
     """Add an image to the region and set its SSM parameters."""
-    image = published.image
-    world.images[image.identity] = image
-    values = {**dict.fromkeys(published.parameters, image.identity), **published.versions}
-    for name, value in values.items():
+    world.images[published.image.identity] = published.image
+    for name, value in published.parameters.items():
         backends.put_ssm_parameter(world.region, name=name, value=value, now=now().timestamp())
 
 
@@ -109,16 +105,13 @@ def _eks(name: str, root: str, architecture: str, created: datetime, *, latest: 
         owner=EKS_OWNER,
         description="EKS-optimized Kubernetes node (a stand-in of the testbed)",
     )
-    parameters = [f"{root}/{name}/image_id"]
-    if not latest:
-        return Published(image, tuple(parameters))
-    # …/optimized-ami/1.37/…, and amazon-eks-node-…-v20261105
-    version, release = root.split("/")[5], name.rpartition("-v")[2]
-    return Published(
-        image,
-        (*parameters, f"{root}/recommended/image_id"),
-        {f"{root}/recommended/release_version": f"{version}.0-{release}"},
-    )
+    parameters = {f"{root}/{name}/image_id": image.identity}
+    if latest:
+        # …/optimized-ami/1.37/…, and amazon-eks-node-…-v20261105
+        version, release = root.split("/")[5], name.rpartition("-v")[2]
+        parameters[f"{root}/recommended/image_id"] = image.identity
+        parameters[f"{root}/recommended/release_version"] = f"{version}.0-{release}"
+    return Published(image, parameters)
 
 
 def bottlerocket(version: str) -> Iterator[Published]:
@@ -143,7 +136,7 @@ def bottlerocket(version: str) -> Iterator[Published]:
                     owner=BOTTLEROCKET_OWNER,
                     root_size_gib=2,
                 )
-                yield Published(image, tuple(names))
+                yield Published(image, dict.fromkeys(names, image.identity))
 
 
 def windows(version: str) -> Iterator[Published]:
@@ -163,7 +156,8 @@ def windows(version: str) -> Iterator[Published]:
                 root_size_gib=50,
                 windows=True,
             )
-            yield Published(image, (latest,) if release == max(WINDOWS_RELEASES) else ())
+            is_latest = release == max(WINDOWS_RELEASES)
+            yield Published(image, {latest: image.identity} if is_latest else {})
 
 
 def publish_release(world: World, release: str) -> list[str]:

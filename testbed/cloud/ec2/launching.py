@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,7 @@ def resolve(
     profile = _profile(world, data.get("IamInstanceProfile") or {})
     check_user_data(data.get("UserData"))
     _check_volumes(data, image)
-    if capacity_type == "spot" and SPOT_ROLE not in {r.name for r in _roles()}:
+    if capacity_type == "spot" and backends.role_named(SPOT_ROLE) is None:
         raise AwsError(
             "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
             "The provided credentials do not have permission to create the service-linked "
@@ -185,10 +185,6 @@ def _check_volumes(data: Mapping[str, Any], image: Image) -> None:
                 f"Volume of size {size}GB is smaller than snapshot '{image.snapshot}', "
                 f"expect size >= {image.root_size_gib}GB",
             )
-
-
-def _roles() -> Iterable[Any]:
-    return list(backends.iam().roles.values())
 
 
 def _reservation(

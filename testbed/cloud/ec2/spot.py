@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from testbed.cloud.ec2.instances import terminate
 from testbed.cloud.protocol.backends import ACCOUNT
@@ -11,7 +10,12 @@ from testbed.cloud.state import events
 from testbed.cloud.state.inventory import Instance
 from testbed.cloud.state.world import World, now
 
-KINDS = ("spot", "rebalance", "reservation", "maintenance")
+NOTICES = {
+    "spot": events.INTERRUPTION,
+    "rebalance": events.REBALANCE,
+    "reservation": events.RESERVATION_INTERRUPTION,
+}
+"""Kind of notice → its event's type; a notice of kind `maintenance` is an AWS Health event."""
 
 
 def announce(world: World, instance: Instance, *, kind: str, delay: float | None) -> None:
@@ -20,7 +24,7 @@ def announce(world: World, instance: Instance, *, kind: str, delay: float | None
     Args:
         world: The region.
         instance: The instance that the notice is about.
-        kind: One of `KINDS`.
+        kind: `maintenance`, or a key of `NOTICES`.
         delay: Seconds from a spot or reservation notice to termination. None is the region's
             setting, `Settings.interruption`.
 
@@ -28,24 +32,20 @@ def announce(world: World, instance: Instance, *, kind: str, delay: float | None
         ValueError: The kind of notice is unknown, or does not apply to the instance.
 
     """
-    arn = events.instance_arn(world, instance.identity)
-    if kind == "rebalance":
-        detail: dict[str, Any] = {"instance-id": instance.identity}
-        events.emit(world, events.REBALANCE, detail, resources=[arn])
-    elif kind == "spot":
-        if instance.capacity_type != "spot":
-            raise ValueError(f"{instance.identity} is not a spot instance")
-        detail = {"instance-id": instance.identity, "instance-action": "terminate"}
-        events.emit(world, events.INTERRUPTION, detail, resources=[arn])
-        _end(world, instance, delay)
-    elif kind == "reservation":
-        detail = {"instance-id": instance.identity, "instance-action": "terminate"}
-        events.emit(world, events.RESERVATION_INTERRUPTION, detail, resources=[arn])
-        _end(world, instance, delay)
-    elif kind == "maintenance":
+    if kind == "maintenance":
         _schedule(world, instance)
-    else:
-        raise ValueError(f"{kind} is none of {', '.join(KINDS)}")
+        return
+    if kind not in NOTICES:
+        raise ValueError(f"{kind} is none of {', '.join(NOTICES)}, maintenance")
+    if kind == "spot" and instance.capacity_type != "spot":
+        raise ValueError(f"{instance.identity} is not a spot instance")
+    detail = {"instance-id": instance.identity}
+    if kind != "rebalance":
+        detail["instance-action"] = "terminate"
+    arn = events.instance_arn(world, instance.identity)
+    events.emit(world, NOTICES[kind], detail, resources=[arn])
+    if kind != "rebalance":
+        _end(world, instance, delay)
 
 
 def _end(world: World, instance: Instance, delay: float | None) -> None:

@@ -35,8 +35,8 @@ def in_use(message: str) -> AwsError:
 
 def find_role(world: World, arn: str) -> Any:
     """Return the IAM role with an ARN, or None if it does not exist or is not visible yet."""
-    roles = [role for role in list(backends.iam().roles.values()) if role.arn == arn]
-    return next((role for role in roles if world.is_seen(role.name)), None)
+    role = backends.role_at(arn)
+    return role if role is not None and world.is_seen(role.name) else None
 
 
 def update_answer(kind: str) -> Mapping[str, Any]:

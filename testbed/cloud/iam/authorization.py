@@ -97,9 +97,7 @@ def _verdict(
 def _documents(
     session: Session,
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]] | None]:
-    role = next(
-        (each for each in backends.iam().roles.values() if each.arn == session.role_arn), None
-    )
+    role = backends.role_at(session.role_arn)
     if role is None:
         return [], None
     inline = [policies.parse(document) for document in role.policies.values()]
@@ -324,9 +322,9 @@ def _each(parameter: str) -> Callable[[World, Call], Iterator[Question]]:
 
 def _profile(call: Call) -> tuple[str, Mapping[str, str]]:
     name = call.get("InstanceProfileName", "*")
-    for profile in list(backends.iam().instance_profiles.values()):
-        if profile.name == name:
-            return profile.arn, {tag["Key"]: tag["Value"] for tag in profile.tags}
+    profile = backends.profile_named(name)
+    if profile is not None:
+        return profile.arn, {tag["Key"]: tag["Value"] for tag in profile.tags}
     path = call.get("Path", "/")
     return f"arn:aws:iam::{backends.ACCOUNT}:instance-profile{path}{name}", {}
 
@@ -350,10 +348,8 @@ def _list_profiles(world: World, call: Call) -> Iterator[Question]:
 
 def _role_arn(call: Call) -> str:
     name = call.get("RoleName", "*")
-    for role in list(backends.iam().roles.values()):
-        if role.name == name:
-            return str(role.arn)
-    return f"arn:aws:iam::{backends.ACCOUNT}:role/{name}"
+    role = backends.role_named(name)
+    return str(role.arn) if role else f"arn:aws:iam::{backends.ACCOUNT}:role/{name}"
 
 
 def _any_resource(world: World, call: Call) -> str:

@@ -78,12 +78,11 @@ def caller(world: World, call: Call) -> Caller:
 
 def role(arn: str) -> Any:
     """Return a role by ARN. Raises AwsError (AccessDenied) if it does not exist, as STS does."""
-    for known in list(backends.iam().roles.values()):
-        if known.arn == arn:
-            return known
-    raise AwsError(
-        "AccessDenied", f"Not authorized to assume the role {arn}: it does not exist", status=403
-    )
+    known = backends.role_at(arn)
+    if known is None:
+        message = f"Not authorized to assume the role {arn}: it does not exist"
+        raise AwsError("AccessDenied", message, status=403)
+    return known
 
 
 def open_session(

@@ -99,14 +99,12 @@ def _names(statement: Mapping[str, Any], principal: Mapping[str, str]) -> bool:
         for candidate in _as_list(named.get(kind, [])):
             if candidate in ("*", value):
                 return True
-            # Naming the account allows every principal in it.
-            if kind == "AWS" and candidate in (value.split(":")[4], f"{_root_of(value)}"):
-                return True
+            if kind == "AWS":
+                # Naming the account allows every principal in it.
+                account = value.split(":")[4]
+                if candidate in (account, f"arn:aws:iam::{account}:root"):
+                    return True
     return False
-
-
-def _root_of(arn: str) -> str:
-    return f"arn:aws:iam::{arn.split(':')[4]}:root"
 
 
 def _applies(
@@ -152,10 +150,6 @@ def _substitute_variables(text: Any, context: Mapping[str, list[str]]) -> str:
 # ---------------------------------------------------------------- conditions
 
 
-def _number(compare: Callable[[float, float], bool]) -> Callable[[str, str], bool]:
-    return lambda value, wanted: compare(float(value), float(wanted))
-
-
 def _arn_like(value: str, wanted: str) -> bool:
     parts, globs = value.split(":", 5), wanted.split(":", 5)
     return len(parts) == len(globs) and all(map(like, parts, globs))
@@ -168,11 +162,6 @@ TESTS: dict[str, Callable[[str, str], bool]] = {
     "ArnEquals": _arn_like,
     "ArnLike": _arn_like,
     "Bool": lambda value, wanted: value.lower() == wanted.lower(),
-    "NumericEquals": _number(lambda a, b: a == b),
-    "NumericLessThan": _number(lambda a, b: a < b),
-    "NumericLessThanEquals": _number(lambda a, b: a <= b),
-    "NumericGreaterThan": _number(lambda a, b: a > b),
-    "NumericGreaterThanEquals": _number(lambda a, b: a >= b),
 }
 
 NEGATED = {
@@ -181,7 +170,6 @@ NEGATED = {
     "StringNotLike": "StringLike",
     "ArnNotEquals": "ArnEquals",
     "ArnNotLike": "ArnLike",
-    "NumericNotEquals": "NumericEquals",
 }
 
 

@@ -58,8 +58,10 @@ __all__ = [
     "get_service_router",
     "iam",
     "knows",
+    "profile_named",
     "put_ssm_parameter",
     "reset",
+    "role_at",
     "role_named",
     "sqs",
     "ssm",
@@ -127,6 +129,17 @@ def iam() -> Any:
 def role_named(name: str) -> Any | None:
     """Return a role by name, or None if it does not exist."""
     return next((role for role in list(iam().roles.values()) if role.name == name), None)
+
+
+def role_at(arn: str) -> Any | None:
+    """Return a role by ARN, or None if it does not exist."""
+    return next((role for role in list(iam().roles.values()) if role.arn == arn), None)
+
+
+def profile_named(name: str) -> Any | None:
+    """Return an instance profile by name, or None if it does not exist."""
+    profiles = list(iam().instance_profiles.values())
+    return next((profile for profile in profiles if profile.name == name), None)
 
 
 def sqs(region: str) -> Any:

@@ -24,10 +24,7 @@ from botocore.parsers import create_parser
 from testbed.cloud.protocol import backends, ec2form
 from testbed.cloud.protocol.errors import AwsError, dry_run_succeeded, missing_parameter
 
-SERVICE_OF_SIGNING_NAME = {
-    "tagging": "resourcegroupstaggingapi",
-    "arc-zonal-shift": "arc-zonal-shift",
-}
+SERVICE_OF_SIGNING_NAME = {"tagging": "resourcegroupstaggingapi"}
 """Service name in a signature → name of its service model, where they differ."""
 
 MODELLED = frozenset(

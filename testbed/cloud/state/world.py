@@ -81,10 +81,6 @@ class Settings:
         for name, value in values.items():
             setattr(self, name, float(value))
 
-    def as_json(self) -> dict[str, float]:
-        """Return the current delays in seconds, by the names of the fields."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:

@@ -87,8 +87,6 @@ CONTEXT = {
         ("ArnEquals", "aws:SourceArn", "arn:aws:events:*:123456789012:rule/*", True),
         ("ArnLike", "aws:SourceArn", "arn:aws:events:us-west-2:*:rule/other", False),
         ("ArnNotLike", "aws:SourceArn", "arn:aws:sns:*:*:*", True),
-        ("NumericLessThan", "example:Count", "6", True),
-        ("NumericGreaterThanEquals", "example:Count", 6, False),
     ],
 )
 def test_conditions_evaluate_as_in_iam(operator: str, key: str, value: Any, holds: bool) -> None:

@@ -32,7 +32,6 @@ COMMAND = [
     "--cluster-ca=QUJD",
     "--kubernetes-version=1.35",
     "--oidc-issuer=https://oidc.example/id/1",
-    "--pending-seconds=0.1",
 ]
 
 
