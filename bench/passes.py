@@ -39,7 +39,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.offline.disrupt import evaluate, new_course, problem_of
 from controller.offline.world import load
 from controller.scheduling.pods.classes import PodSignatures
-from testbed.progress import Terminal
+from testbed.progress import Progress
 from tests.disruption.clusters import filled
 
 UNDERUSED = (0.3, 0.6)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--only", choices=("Joiner", "Karpenter"), help="only this engine")
     options = parser.parse_args(argv)
-    progress = Terminal()
+    progress = Progress()
     engines.binary("parity", progress)
     drawn = Table(title="One disruption pass")
     for title in ("cluster", "side", "seconds", "CPU s", "commands", "nodes that go", "saving $/h"):

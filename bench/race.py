@@ -28,7 +28,7 @@ from rich.table import Table
 from bench.arguments import make_parser
 from bench.nodeprice import VOLUMES, add_fee
 from bench.parity import engines, worlds
-from testbed.progress import Terminal
+from testbed.progress import Progress
 
 TYPES = "kwok/examples/aws_instance_types.json"
 SLOW_PODS = 20_000
@@ -224,7 +224,7 @@ def main() -> int:
     add_fee(parser)
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
-    progress = Terminal(console)
+    progress = Progress(console)
     engines.binary("parity", progress)
     types = str(engines.module_file(TYPES, progress))
     wanted = [r for r in races(types) if r.name.startswith(chosen.only) and r.pods <= chosen.most]

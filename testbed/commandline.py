@@ -12,14 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import boto3
-import botocore.config
-import botocore.exceptions
 import msgspec
 from rich.console import Console
 from rich.table import Table
@@ -29,7 +27,7 @@ from testbed.demo.faults import FAULTS
 from testbed.environment import CHECKOUT, cache_directory
 from testbed.processes import binaries, owned
 from testbed.processes.ports import is_listening
-from testbed.progress import Terminal
+from testbed.progress import Progress
 from testbed.region.supervisor import READY, StartOptions
 from testbed.region.testbed import (
     Part,
@@ -166,7 +164,7 @@ def _up(chosen: argparse.Namespace) -> int:
     if (state := _await_state(directory)) is None:
         upcoming = [] if chosen.without_stack else [binaries.pulumi()]
         for binary in ("kwokctl", "kubectl"):
-            binaries.ensure(binary, progress=Terminal(errors), upcoming=upcoming)
+            binaries.ensure(binary, progress=Progress(errors), upcoming=upcoming)
         try:
             _start_supervisor(chosen, directory)
         except RuntimeError:
@@ -201,7 +199,7 @@ def _deploy(state: State, directory: Path, chosen: argparse.Namespace) -> int:
             directory,
             cluster_name=chosen.cluster_name,
             show=errors.print,
-            progress=Terminal(errors),
+            progress=Progress(errors),
         )
     is_default = chosen.name == "default"
     env, down, fault = (
@@ -378,7 +376,7 @@ def _down(chosen: argparse.Namespace) -> int:
     if playground.is_deployed(directory):
         playground.forget()
     began = time.monotonic()
-    with Terminal(errors).stage("stopping") as stage:
+    with Progress(errors).stage("stopping") as stage:
         if state.is_owned:
             os.kill(state.owner_pid, signal.SIGTERM)
         deadline = began + STOP_SECONDS
@@ -473,26 +471,11 @@ def _nodes(state: State) -> str:
 
 
 def _instances(state: State) -> str:
-    patience = botocore.config.Config(
-        connect_timeout=3, read_timeout=10, retries={"max_attempts": 1}
-    )
-    ec2 = boto3.client(
-        "ec2",
-        endpoint_url=state.environment["AWS_ENDPOINT_URL"],
-        region_name=state.environment["AWS_REGION"],
-        aws_access_key_id=state.environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=state.environment["AWS_SECRET_ACCESS_KEY"],
-        config=patience,
-    )
-    counts: dict[str, int] = {}
     try:
-        for page in ec2.get_paginator("describe_instances").paginate():
-            for reservation in page["Reservations"]:
-                for instance in reservation["Instances"]:
-                    name = instance["State"]["Name"]
-                    counts[name] = counts.get(name, 0) + 1
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as exc:
+        listed = CloudControl(state.environment["AWS_ENDPOINT_URL"]).instances()
+    except OSError as exc:
         return f"instances: the cloud does not answer ({exc})"
+    counts = Counter(instance.state for instance in listed.instances)
     return "instances: " + (
         ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "none"
     )

@@ -37,39 +37,8 @@ class Stage(Protocol):
         """Report progress: `completed` of `total` units (None: unknown), and the current item."""
 
 
-class Progress(Protocol):
-    """Receives progress reports."""
-
-    def note(self, text: str) -> None:
-        """Report a fact on a line of its own."""
-
-    @contextmanager
-    def stage(self, title: str) -> Iterator[Stage]:
-        """Begin a long operation, which ends with the block."""
-        yield from ()
-
-
 @dataclass(frozen=True)
-class Silence:
-    """A receiver that reports nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    @contextmanager
-    def stage(self, title: str) -> Iterator[Stage]:
-        """Run the operation without reports."""
-        yield self
-
-    def update(self, *, completed: int, total: int | None = None, detail: str = "") -> None:
-        """Do nothing."""
-
-
-SILENCE: Progress = Silence()
-
-
-@dataclass(frozen=True)
-class Terminal:
+class Progress:
     """Reports to a terminal or to a log; `console`, of the library rich, detects which."""
 
     console: Console = field(
@@ -112,6 +81,10 @@ class Terminal:
         )
 
 
+SILENCE = Progress(Console(quiet=True, force_terminal=False, markup=False, emoji=False))
+"""Reports nothing."""
+
+
 class _Bar:
     def __init__(self, bars: Bars, title: str) -> None:
         self._bars = bars
@@ -131,4 +104,4 @@ class _Lines:
         if time.monotonic() - self._spoke >= LOG_SECONDS:
             self._spoke = time.monotonic()
             known = f"{completed} of {total}" if total else f"{completed}"
-            Terminal(self._console).note(f"{self._title}: {known} {detail}")
+            Progress(self._console).note(f"{self._title}: {known} {detail}")

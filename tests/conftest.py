@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from bench.parity import engines
 from testbed.processes import binaries
 from testbed.processes.binaries import Supply, Toolset
-from testbed.progress import Terminal
+from testbed.progress import Progress
 from tests import processes
 
 # Hypothesis uses the same examples in every run, however slow the machine. For random examples of
@@ -127,7 +127,7 @@ def _obtain(config: pytest.Config, toolsets: Sequence[Toolset]) -> None:
     with capture.global_and_fixture_disabled():
         wanted = list({toolset.key: toolset for toolset in toolsets}.values())
         for number, toolset in enumerate(wanted, start=1):
-            Supply(progress=Terminal(), upcoming=wanted[number:]).obtain(toolset)
+            Supply(progress=Progress(), upcoming=wanted[number:]).obtain(toolset)
 
 
 def _needs_control_plane(item: pytest.Item) -> bool:

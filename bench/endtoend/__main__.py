@@ -41,7 +41,7 @@ from testbed.environment import CHECKOUT
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import PulumiEngine
-from testbed.progress import Terminal
+from testbed.progress import Progress
 from testbed.region.testbed import Testbed
 
 JOIN_SECONDS = 1.0
@@ -210,7 +210,7 @@ async def compare(
         project=CHECKOUT,
         environment=testbed.environment(),
         show=lambda _: None,
-        progress=Terminal(console),
+        progress=Progress(console),
     )
     outcomes: list[Outcome] = []
     async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
@@ -221,7 +221,7 @@ async def compare(
         await track.prepare()
         if chosen.beside_nodes:
             load = BackgroundLoad(kube, chosen.beside_nodes, chosen.beside_pods)
-            with Terminal(console).stage("the cluster that is there already") as stage:
+            with Progress(console).stage("the cluster that is there already") as stage:
                 await load.create(lambda made, total: stage.update(completed=made, total=total))
         # Joiner goes first because Karpenter gets the catalogue that Joiner reads from the cloud.
         for number in range(1, chosen.rounds + 1):
@@ -316,13 +316,13 @@ def main() -> int:
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 120)
     if not chosen.only:
-        engines.binary("kwok", Terminal(console))
+        engines.binary("kwok", Progress(console))
     with tempfile.TemporaryDirectory(prefix="joiner-bench-") as folder:
         work = Path(folder)
         testbed = Testbed(
             directory=work / "testbed",
             join_delay_seconds=JOIN_SECONDS,
-            progress=Terminal(console),
+            progress=Progress(console),
         )
         with testbed:
             outcomes = asyncio.run(compare(testbed, work, chosen, console))

@@ -57,7 +57,7 @@ from controller.disruption.methods.bounds import lower_bound
 from controller.offline.disrupt import course_content, evaluate, new_course, problem_of
 from controller.offline.solve import deadline
 from controller.offline.world import load
-from testbed.progress import Terminal
+from testbed.progress import Progress
 from tests.disruption.clusters import (
     PODS_PER_NODE,
     changing,
@@ -355,7 +355,7 @@ def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
     seeds = range(options.first, options.first + options.seeds)
     done: list[Verdict] = []
-    progress = Terminal()
+    progress = Progress()
     engines.binary("parity", progress)
     console = Console(width=140, markup=False, emoji=False)
     with progress.stage("clusters") as stage:

@@ -25,7 +25,7 @@ from bench.parity import engines
 from bench.trace.report import Pair, as_json, table, verdicts
 from bench.trace.runs import Conditions, outcomes
 from bench.trace.traces import TRACES
-from testbed.progress import Terminal
+from testbed.progress import Progress
 
 DEFAULT_SCALE = 0.1
 
@@ -72,7 +72,7 @@ def main() -> int:
     )
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
-    progress = Terminal(console)
+    progress = Progress(console)
     engines.binary("parity", progress)
     traces = [one for one in TRACES if one.name.startswith(chosen.only)]
     if not traces:

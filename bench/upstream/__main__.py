@@ -37,7 +37,7 @@ from bench.upstream.suite import Outcome, Runner, Source, State
 from testbed.kube.client import Object
 from testbed.plugins.engine import EngineError
 from testbed.processes import binaries
-from testbed.progress import Progress, Stage, Terminal
+from testbed.progress import Progress, Stage
 from tests.system.region import DEFINITIONS, Region, running_region
 
 MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
@@ -200,7 +200,7 @@ def run(
     `sources` that of their Go packages, and `logs` that of the output. `regions` is the number of
     regions.
     """
-    progress = Terminal(Console(stderr=True, markup=False, emoji=False, highlight=False))
+    progress = Progress(Console(stderr=True, markup=False, emoji=False, highlight=False))
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for spec in specs:
         waiting.put(spec)
@@ -263,9 +263,9 @@ def main() -> int:
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
     source = suite.PROVIDER if chosen.provider else suite.CORE
-    programs = suite.programs(source, Terminal())
+    programs = suite.programs(source, Progress())
     for needed in ("kwokctl", "pulumi"):
-        binaries.ensure(needed, progress=Terminal())
+        binaries.ensure(needed, progress=Progress())
     specs = suite.specs(programs, chosen.focus, source)
     if chosen.list or not specs:
         console.print("\n".join(specs) or "no spec matches", highlight=False)
@@ -285,7 +285,7 @@ def main() -> int:
             source=source,
             regions=chosen.regions,
             programs=programs,
-            sources=suite.sources(source, Terminal()),
+            sources=suite.sources(source, Progress()),
             logs=logs,
         )
     except KeyboardInterrupt:

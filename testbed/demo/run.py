@@ -23,7 +23,7 @@ from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import PulumiEngine
 from testbed.processes import binaries, owned
-from testbed.progress import Terminal
+from testbed.progress import Progress
 from testbed.region.testbed import Testbed
 
 
@@ -73,7 +73,7 @@ def main() -> int:
     view = LiveView(console)
     began = time.monotonic()
     with owned.temporary_directory(_workplace()) as directory:
-        progress = Terminal(console)
+        progress = Progress(console)
         testbed = Testbed(directory=directory / "testbed", progress=progress)
         view.begin("testbed up")
         try:

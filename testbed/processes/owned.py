@@ -4,7 +4,7 @@ A directory owns processes: each has `MARKER=<directory>` in its environment. Ch
 it, however often they fork or detach. So one pass over `/proc` finds all processes of a
 directory, and one loop ends them.
 
-A `Keeper` is a process in its own session that holds one end of a pipe. When the owner closes
+A keeper is a process in its own session that holds one end of a pipe. When the owner closes
 the other end, or exits in any way, the keeper ends every process with the marker and removes
 the directory.
 
@@ -55,8 +55,8 @@ def belonging_to(directory: Path) -> list[int]:
     return sorted(pids)
 
 
-def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[int]:
-    """End every process that belongs to `directory`; return the IDs of those found.
+def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    """End every process that belongs to `directory`.
 
     Each process gets SIGTERM, and SIGKILL after `grace_seconds`. The loop ends only when no process
     is left, so children started meanwhile are ended too.
@@ -71,7 +71,6 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
                 _signal(pid, signal.SIGTERM)
             identities.setdefault(pid, identity(pid))
         time.sleep(0.02)
-    return sorted(identities)
 
 
 def await_end(processes: Mapping[int, str | None]) -> None:
@@ -185,35 +184,6 @@ class Process:
             raise ProcessFailedError(f"{self.name} ended (exit code {code}):\n{log_tail(self.log)}")
 
 
-@dataclass(kw_only=True)
-class Keeper:
-    """Ends a directory's processes and removes it when the owner stops the keeper or exits."""
-
-    directory: Path
-    witness: subprocess.Popen[bytes] | None = field(default=None, init=False)
-
-    def start(self) -> None:
-        """Start the keeper process."""
-        self.witness = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(self.directory)],
-            env=marked_environment(self.directory),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def stop(self) -> None:
-        """Close the pipe; return once the directory and its processes are gone."""
-        if self.witness is None:
-            return
-        pipe: IO[bytes] | None = self.witness.stdin
-        if pipe:
-            pipe.close()
-        self.witness.wait()
-        self.witness = None
-
-
 @contextlib.contextmanager
 def temporary_directory(directory: Path) -> Iterator[Path]:
     """Create a directory that is removed, with all of its processes, at the end of the block.
@@ -222,12 +192,18 @@ def temporary_directory(directory: Path) -> Iterator[Path]:
     directory exists, so that a directory of another owner is never removed.
     """
     directory.mkdir(parents=True)
-    keeper = Keeper(directory=directory)
-    keeper.start()
+    keeper = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(directory)],
+        env=marked_environment(directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         yield directory
     finally:
-        keeper.stop()
+        keeper.communicate()  # closes the pipe, and returns once the keeper has exited
 
 
 def keep(directory: Path, owner: IO[bytes]) -> None:

@@ -17,7 +17,7 @@ from types import FrameType
 import msgspec
 from rich.console import Console
 
-from testbed.progress import Terminal
+from testbed.progress import Progress
 from testbed.region.testbed import Part, Testbed, state_directory
 
 READY = "ready\n"
@@ -49,7 +49,7 @@ def supervise(options: StartOptions) -> int:
         region=options.region,
         join_delay_seconds=options.join_delay_seconds,
         until=options.until,
-        progress=Terminal(errors),
+        progress=Progress(errors),
     )
     try:
         with testbed:

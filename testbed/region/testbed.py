@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import ClassVar, Self
 
 import msgspec
 
 from testbed.environment import CHECKOUT, cache_directory
 from testbed.processes import binaries, owned
+from testbed.processes.background import Background
 from testbed.progress import SILENCE, Progress
 from testbed.region.cluster import Cluster
 
@@ -106,14 +107,6 @@ def read_state(directory: Path) -> State | None:
         raise StateUnreadableError(f"{file} cannot be parsed: {exc}") from exc
 
 
-@runtime_checkable
-class Checked(Protocol):
-    """A part that can check whether it still works."""
-
-    def check(self) -> None:
-        """Raise RuntimeError if the part has stopped."""
-
-
 @dataclass(kw_only=True)
 class CloudProcess:
     """The test cloud as a separate process on a free loopback port."""
@@ -151,6 +144,10 @@ class CloudProcess:
     def stop(self) -> None:
         """Stop the process."""
         self.process.stop()
+
+    def check(self) -> None:
+        """Raise `owned.ProcessFailedError` if the process has exited."""
+        self.process.check()
 
     def _listen(self, said: queue.Queue[str]) -> None:
         """Pass on the first line of output, or an empty one at the end; log later lines."""
@@ -196,7 +193,7 @@ class Testbed:
     cloud: CloudProcess | None = field(default=None, init=False)
     _began: datetime = field(init=False)
     _ready: list[Part] = field(default_factory=list, init=False)
-    _parts: list[Checked] = field(default_factory=list, init=False)
+    _parts: list[CloudProcess | Background] = field(default_factory=list, init=False)
     _is_owner: bool = field(default=False, init=False)
     _written_pids: dict[str, int] = field(default_factory=dict, init=False)
     _owned: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
@@ -269,8 +266,6 @@ class Testbed:
             self.cluster.check()
             if self.cluster.pids != self._written_pids:
                 self._write_state(Phase.READY)
-            if self.cloud:
-                self.cloud.process.check()
             for part in self._parts:
                 part.check()
         except RuntimeError as exc:
@@ -336,12 +331,11 @@ class Testbed:
         )
         self._start("kubelets", kubelets)
 
-    def _start(self, title: str, part: Any) -> None:
+    def _start(self, title: str, part: CloudProcess | Background) -> None:
         with self.progress.stage(title):
             self._owned.callback(part.stop)
             part.start()
-            if isinstance(part, Checked):
-                self._parts.append(part)
+            self._parts.append(part)
 
     @property
     def _cloud_url(self) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from testbed.progress import Terminal
+from testbed.progress import Progress
 
 
 def test_text_in_brackets_is_shown_unchanged() -> None:
-    terminal = Terminal()
+    terminal = Progress()
     terminal.console.width = 200
     bars = terminal._bars()
     bars.add_task("building [a] :key:", total=None, detail="download [/b]")
