@@ -657,6 +657,27 @@ def test_nodes_that_must_be_disrupted_together_stay_if_one_is_not_a_candidate(wh
     assert confirmed.rejected.keys() == {"a", "b"}
 
 
+def test_pods_that_share_a_zone_are_consolidated_within_it() -> None:
+    shared = {"podAffinity": required_term({"app": "web"}, "topology.kubernetes.io/zone")}
+    web = [
+        pod(f"web-{n}", cpu=400, memory=256, labels={"app": "web"}, affinity=shared)
+        for n in range(24)
+    ]
+    # Two large nodes of another zone have capacity for all of them, but no pod may move there
+    # while others are still here.
+    cluster = world(
+        *((f"a{n}", "small", [web[n]]) for n in range(24)),
+        *((f"b{n}", "large", pods(f"db-{n}", 1)) for n in range(2)),
+    )
+    for node in cluster["nodes"][24:]:
+        node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
+    for there in cluster["pods"][24:]:
+        there["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+
+    # A small node holds four of the pods.
+    assert len(going(decided(cluster))) == 18
+
+
 def test_nodes_are_disrupted_in_an_order_that_keeps_the_spread() -> None:
     kept = [pod("computes", cpu=1400, memory=256), pod("remembers", cpu=100, memory=6656)]
     counted = [pod(f"kept-{n}", cpu=10, memory=16, **level()) for n in range(2)]

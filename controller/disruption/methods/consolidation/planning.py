@@ -23,6 +23,7 @@ from controller.disruption.methods.consolidation.sequencing import best_as_bound
 from controller.disruption.model import ClusterModel
 from controller.disruption.simulation import Group, destinations_of, names_of
 from controller.scheduling.arrays import Mask, Vector
+from controller.scheduling.topology.groups import TopologyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class ClusterEstimate:
     """The estimate of a cluster: its model, its eviction costs and the linear program's solution.
 
     In `model`, pods of every class may use new nodes. If spot nodes may not replace spot nodes,
-    classes with pods on spot nodes only are excepted. `evictions` (nodes) is the cost of emptying
-    each node, in $/h.
+    classes with pods on spot nodes only are excepted. Pods that must share a domain with pods of
+    other nodes stay in it. `evictions` (nodes) is the cost of emptying each node, in $/h.
     """
 
     model: ClusterModel
@@ -66,7 +67,9 @@ class ClusterEstimate:
             return None
         evictions = np.array([evaluator.costs.get(name, 0.0) for name in model.names])
         worth_new = np.where(_buyable(evaluator, model), model.worth_new, np.inf)
-        freest = replace(model, worth_new=worth_new)
+        freest = replace(
+            model, worth_new=worth_new, allowed=model.allowed & _within_affinity(model)
+        )
         return cls(freest, evictions, solve_relaxation(freest, evictions))
 
 
@@ -171,6 +174,24 @@ def _by_engine(evaluator: Evaluator, model: ClusterModel) -> ConfirmedPlan:
     return alone(
         evaluator, (model.names[index] for index in np.flatnonzero(odd & model.candidate).tolist())
     )
+
+
+def _within_affinity(model: ClusterModel) -> Mask:
+    """Mark the nodes to which pods can move one after the other (nodes × classes).
+
+    If pods on several nodes must share a domain, each can only move within it: the other pods are
+    there at that time.
+    """
+    reachable = np.ones_like(model.allowed)
+    for number, rules in enumerate(model.rules):
+        for rule in rules.owned:
+            if rule.type is not TopologyType.AFFINITY or number not in rule.members:
+                continue
+            homes = np.count_nonzero(model.present[:, rule.members].sum(axis=1))
+            if homes > 1 or rule.counted.any():
+                population = rule.population(model.present)
+                reachable[:, number] &= (rule.domain >= 0) & (population[rule.domain] > 0)
+    return reachable
 
 
 def _buyable(evaluator: Evaluator, model: ClusterModel) -> Mask:
