@@ -47,8 +47,8 @@ Source, also of the other IAM limits below: IAM user guide, "IAM and AWS STS quo
 MANAGED_POLICY_SIZE, INLINE_POLICY_SIZE, TRUST_POLICY_SIZE = 6144, 10240, 2048
 """Maximum size in characters, without white space. All inline policies of a role count together."""
 
-RULE_TARGETS: Final = 5
-"""Maximum number of targets of a rule.
+RULE_TARGETS, RULES_OF_A_BUS = 5, 300
+"""Maximum number of targets of a rule, and of rules of an event bus.
 
 Source: EventBridge user guide, "Amazon EventBridge quotas".
 """
@@ -63,6 +63,12 @@ QUEUE_ATTRIBUTES: Final[Mapping[str, tuple[int, int]]] = {
 """SQS queue attribute → smallest and largest value, in seconds; `MaximumMessageSize` is in bytes.
 
 Source: SQS API reference, SetQueueAttributes.
+"""
+
+ACCESS_ENTRIES, ASSOCIATIONS = 1000, 5000
+"""Maximum number of access entries, and of Pod Identity associations, of one cluster.
+
+Source: EKS user guide, "Service quotas". `validation` checks their limit of 50 tags.
 """
 
 
@@ -174,14 +180,25 @@ def _trust_policy(world: World, call: Call) -> None:
         raise _exceeds("ACLSizePerRole", TRUST_POLICY_SIZE)
 
 
+def _too_many() -> AwsError:
+    message = "The requested resource exceeds the maximum number allowed."
+    return AwsError("LimitExceededException", message)
+
+
 def _targets(world: World, call: Call) -> None:
     bus = backends.events(world.region).event_buses.get(call.get("EventBusName", "default"))
     rule = bus.rules.get(call.get("Rule")) if bus else None
     held = {target.get("Id") for target in (rule.targets if rule else [])}
     wanted = held | {target.get("Id") for target in call.get("Targets", [])}
     if len(wanted) > RULE_TARGETS:
-        message = "The requested resource exceeds the maximum number allowed."
-        raise AwsError("LimitExceededException", message)
+        raise _too_many()
+
+
+def _rules(world: World, call: Call) -> None:
+    bus = backends.events(world.region).event_buses.get(call.get("EventBusName", "default"))
+    rules = bus.rules if bus else {}
+    if len(rules) >= RULES_OF_A_BUS and call.get("Name") not in rules:
+        raise _too_many()
 
 
 def _queue(world: World, call: Call) -> None:
@@ -193,9 +210,36 @@ def _queue(world: World, call: Call) -> None:
             )
 
 
+def _access_entry(world: World, call: Call) -> None:
+    _count_in_cluster(
+        (cluster for cluster, _ in world.clusters.access_entries),
+        call,
+        limit=ACCESS_ENTRIES,
+        what="access entries",
+    )
+
+
+def _association(world: World, call: Call) -> None:
+    _count_in_cluster(
+        (each["clusterName"] for each in world.clusters.associations.values()),
+        call,
+        limit=ASSOCIATIONS,
+        what="Pod Identity associations",
+    )
+
+
+def _count_in_cluster(clusters: Iterable[str], call: Call, *, limit: int, what: str) -> None:
+    name = call.get("clusterName")
+    if sum(1 for cluster in clusters if cluster == name) >= limit:
+        raise AwsError("ResourceLimitExceededException", f"The cluster has {limit} {what} already.")
+
+
 LIMITS: Final[Mapping[tuple[str, str], Callable[[World, Call], Any]]] = {
     ("ec2", "CreateFleet"): _fleet,
     ("ec2", "CreateTags"): _create_tags,
+    ("eks", "CreateAccessEntry"): _access_entry,
+    ("eks", "CreatePodIdentityAssociation"): _association,
+    ("events", "PutRule"): _rules,
     ("events", "PutTargets"): _targets,
     ("iam", "AttachRolePolicy"): _attach,
     ("iam", "CreatePolicy"): _managed_policy,

@@ -111,7 +111,10 @@ def describe_instance_type_offerings(world: World, call: Call) -> Xml:
     listed, token = select_page(
         (o for o in offerings if o["InstanceType"] in TYPES),
         call,
-        attributes={"instance-type": lambda o: str(o["InstanceType"])},
+        attributes={
+            "instance-type": lambda o: str(o["InstanceType"]),
+            "location": lambda o: str(o["Location"]),
+        },
     )
     items = [_offering_fragment(o["InstanceType"], location_type, o["Location"]) for o in listed]
     return ec2_list(

@@ -36,9 +36,16 @@ def describe_network_interfaces(world: World, call: Call) -> Mapping[str, Any]:
         pick(_all(world), wanted, lambda each: each[0].identity, prefix="eni"),
         call,
         attributes={
+            "network-interface-id": lambda each: each[0].identity,
             "attachment.instance-id": lambda each: each[1].identity if each[1] else None,
+            "availability-zone": lambda each: _zone(world, each[0]),
             "group-id": lambda each: each[0].groups,
+            "private-ip-address": lambda each: each[0].address,
+            "addresses.private-ip-address": lambda each: each[0].address,
+            "subnet-id": lambda each: each[0].subnet,
             "vpc-id": lambda each: each[0].vpc,
+            "status": lambda each: "in-use" if each[1] else "available",
+            "interface-type": lambda each: each[0].kind,
         },
         tags=lambda each: world.tags(each[0].identity),
     )

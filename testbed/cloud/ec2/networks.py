@@ -14,7 +14,7 @@ from testbed.cloud.ec2.instances import alive
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.filters import page
+from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
 
@@ -41,7 +41,21 @@ def describe_vpc_endpoint_services(world: World, call: Call) -> Mapping[str, Any
         }
         for service, kind in [("s3", "Gateway"), *SERVICES.items()]
     ]
-    listed, token = page(offered, call, default=1000)
+    wanted = call.get("ServiceNames", [])
+    unknown = set(wanted) - {str(each["ServiceName"]) for each in offered}
+    if unknown:
+        raise AwsError(
+            "InvalidServiceName",
+            f"The Vpc Endpoint Service '{min(unknown)}' does not exist",
+        )
+    listed, token = select_page(
+        [each for each in offered if not wanted or each["ServiceName"] in wanted],
+        call,
+        attributes={
+            "service-name": lambda each: str(each["ServiceName"]),
+            "service-type": lambda each: str(each["ServiceType"][0]["ServiceType"]),
+        },
+    )
     return {
         "ServiceNames": [each["ServiceName"] for each in listed],
         "ServiceDetails": listed,

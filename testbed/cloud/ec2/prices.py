@@ -18,7 +18,7 @@ from typing import Any
 from testbed.cloud.ec2.instancetypes import TYPES, usage_classes, zones_of
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
-from testbed.cloud.protocol.filters import page
+from testbed.cloud.protocol.filters import page, select_page
 from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
 from testbed.cloud.state.world import World, now
 
@@ -143,7 +143,15 @@ def describe_spot_price_history(world: World, call: Call) -> Xml:
         if zone_wanted in (None, zone)
         for product in sorted(products & {"Linux/UNIX", "Windows"})
     ]
-    listed, token = page(rows, call, default=1000)
+    listed, token = select_page(
+        rows,
+        call,
+        attributes={
+            "instance-type": lambda row: row[0],
+            "availability-zone": lambda row: row[1],
+            "product-description": lambda row: (row[2], f"{row[2]} (Amazon VPC)"),
+        },
+    )
     return ec2_list(
         "DescribeSpotPriceHistory",
         "SpotPriceHistory",

@@ -87,16 +87,19 @@ def active(world: World) -> list[str]:
 
 @operation("ec2", "DescribeCapacityReservations")
 def describe_capacity_reservations(world: World, call: Call) -> Mapping[str, Any]:
-    """Describe capacity reservations by ID, tag, owner, state and match criteria."""
+    """Describe capacity reservations by ID, tag, instance type, zone, state and match criteria."""
     call.stop_if_dry_run()
     wanted, held = call.get("CapacityReservationIds", []), world.capacity_reservations.values()
     listed, token = select_page(
         pick(held, wanted, lambda r: str(r["CapacityReservationId"]), prefix="cr"),
         call,
         attributes={
+            "instance-type": lambda r: str(r["InstanceType"]),
             "owner-id": lambda r: str(r["OwnerId"]),
+            "availability-zone": lambda r: str(r["AvailabilityZone"]),
             "instance-match-criteria": lambda r: str(r["InstanceMatchCriteria"]),
             "state": lambda r: str(r["State"]),
+            "tenancy": lambda r: str(r["Tenancy"]),
         },
         tags=lambda r: world.tags(r["CapacityReservationId"]),
     )
@@ -148,7 +151,7 @@ def delete_placement_group(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("ec2", "DescribePlacementGroups")
 def describe_placement_groups(world: World, call: Call) -> Mapping[str, Any]:
-    """Describe placement groups by name, ID, state and tag."""
+    """Describe placement groups by name, ID, strategy and tag."""
     call.stop_if_dry_run()
     names, identities = call.get("GroupNames", []), call.get("GroupIds", [])
     for name in names:
@@ -170,7 +173,9 @@ def describe_placement_groups(world: World, call: Call) -> Mapping[str, Any]:
         call,
         attributes={
             "group-name": lambda g: str(g["GroupName"]),
+            "group-arn": lambda g: str(g["GroupArn"]),
             "state": lambda g: str(g["State"]),
+            "strategy": lambda g: str(g["Strategy"]),
         },
         tags=lambda g: world.tags(g["GroupId"]),
     )

@@ -26,7 +26,7 @@ STATUS_MESSAGES = {
 
 @operation("ec2", "DescribeSpotInstanceRequests")
 def describe_spot_instance_requests(world: World, call: Call) -> Mapping[str, Any]:
-    """Describe the requests of spot instances by ID, instance and tag.
+    """Describe the requests of spot instances by ID, state, instance, tag and other filters.
 
     A request is described as long as its instance is, and is closed when the instance terminates.
     """
@@ -36,7 +36,17 @@ def describe_spot_instance_requests(world: World, call: Call) -> Mapping[str, An
     listed, token = select_page(
         pick(requests, wanted, lambda r: str(r["SpotInstanceRequestId"]), prefix="sir"),
         call,
-        attributes={"instance-id": lambda r: str(r["InstanceId"])},
+        attributes={
+            "spot-instance-request-id": lambda r: str(r["SpotInstanceRequestId"]),
+            "instance-id": lambda r: str(r["InstanceId"]),
+            "state": lambda r: str(r["State"]),
+            "status-code": lambda r: str(r["Status"]["Code"]),
+            "type": lambda r: str(r["Type"]),
+            "product-description": lambda r: str(r["ProductDescription"]),
+            "launched-availability-zone": lambda r: str(r["LaunchedAvailabilityZone"]),
+            "launch.image-id": lambda r: str(r["LaunchSpecification"]["ImageId"]),
+            "launch.instance-type": lambda r: str(r["LaunchSpecification"]["InstanceType"]),
+        },
         tags=lambda r: world.tags(r["SpotInstanceRequestId"]),
     )
     return {"SpotInstanceRequests": list(listed), "NextToken": token}

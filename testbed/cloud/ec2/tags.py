@@ -112,7 +112,9 @@ def describe_tags(world: World, call: Call) -> Mapping[str, Any]:
         call,
         attributes={
             "resource-id": lambda row: row[0],
+            "resource-type": lambda row: kind_of(row[0]),
             "key": lambda row: row[1],
+            "value": lambda row: row[2],
         },
         tags=lambda row: {row[1]: row[2]},
     )

@@ -27,7 +27,13 @@ def describe_volumes(world: World, call: Call) -> Mapping[str, Any]:
         pick(volumes, call.get("VolumeIds", []), lambda each: each[1].identity, prefix="vol"),
         call,
         attributes={
+            "volume-id": lambda each: each[1].identity,
+            "availability-zone": lambda each: each[0],
             "attachment.instance-id": lambda each: each[2].identity if each[2] else None,
+            "attachment.device": lambda each: each[1].device if each[2] else None,
+            "status": lambda each: "in-use" if each[2] else "available",
+            "volume-type": lambda each: str(each[1].settings["VolumeType"]),
+            "encrypted": lambda each: str(each[1].settings["Encrypted"]).lower(),
         },
         tags=lambda each: world.tags(each[1].identity),
     )
