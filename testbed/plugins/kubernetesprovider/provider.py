@@ -48,6 +48,9 @@ PATCH_FORCE: Final = "pulumi.com/patchForce"
 PROPAGATION: Final = "pulumi.com/deletionPropagationPolicy"
 FLAGS: Final[Mapping[str, str]] = {
     "deleteUnreachable": "PULUMI_K8S_DELETE_UNREACHABLE",
+    "enableConfigMapMutable": "PULUMI_K8S_ENABLE_CONFIGMAP_MUTABLE",
+    "enablePatchForce": "PULUMI_K8S_ENABLE_PATCH_FORCE",
+    "enableSecretMutable": "PULUMI_K8S_ENABLE_SECRET_MUTABLE",
     "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
 }
 """Optional behaviors → the environment variable that enables each."""
@@ -107,8 +110,6 @@ class KubernetesProvider(Provider):
 
     def check(self, proposal: Proposal) -> Checked:
         inputs = dict(proposal.new)
-        if proposal.type.endswith("Patch"):
-            return Checked(inputs, [Fault("kind", "the kubernetes stand-in has no patches")])
         if inputs.get("metadata") is UNKNOWN:
             return Checked(inputs)
         api_version, kind = plain(inputs.get("apiVersion")), plain(inputs.get("kind"))
@@ -152,7 +153,25 @@ class KubernetesProvider(Provider):
                 for manifest in (old, new)
             ]
             return places[0] != places[1]
-        return must_replace(new["apiVersion"].rpartition("/")[0], new["kind"], path)
+        if _is_patch(type_):
+            return False  # a patch changes all other fields in place
+        group = new["apiVersion"].rpartition("/")[0]
+        return self._is_content(new, path) or must_replace(group, new["kind"], path)
+
+    def _is_content(self, thing: Bag, path: str) -> bool:
+        """Return whether a change at the path replaces a ConfigMap or Secret: its content.
+
+        Such an object is replaced because a running pod does not see a changed value in its
+        environment variables.
+        """
+        is_fixed = thing.get("immutable") is True
+        if thing["kind"] == "ConfigMap" and (
+            is_fixed or not self._is_set("enableConfigMapMutable")
+        ):
+            return lies_under(path, ("data", "binaryData"))
+        if thing["kind"] == "Secret" and (is_fixed or not self._is_set("enableSecretMutable")):
+            return lies_under(path, ("data", "stringData"))
+        return False
 
     def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
         before, after = old.get("metadata") or {}, new.get("metadata") or {}
@@ -165,7 +184,7 @@ class KubernetesProvider(Provider):
         if self._api is not None and not has_unknown(inputs):
             served = self._api.kind_of(thing["apiVersion"], thing["kind"])
             if served is not None:
-                forecast = self._try(self._api, thing, served, state)
+                forecast = self._try(self._api, work.type, thing, served, state)
                 if forecast is not None:
                     return _outputs(forecast, inputs, _manager(state))
         known = state.get("metadata") or {"uid": UNKNOWN, "resourceVersion": UNKNOWN}
@@ -175,7 +194,7 @@ class KubernetesProvider(Provider):
             "status": state.get("status") or UNKNOWN,
         }
 
-    def _try(self, api: Api, thing: Bag, served: Kind, state: Bag) -> Bag | None:
+    def _try(self, api: Api, type_: str, thing: Bag, served: Kind, state: Bag) -> Bag | None:
         """Return the result of a dry run on the server.
 
         Returns None if the server cannot tell. That is so if the namespace does not exist yet, or
@@ -183,14 +202,14 @@ class KubernetesProvider(Provider):
         """
         path = api.path_of(thing, served)
         try:
-            if not state and not self._is_set("upsertExistingObjects"):
+            if not state and not self._may_exist(type_):
                 answer = api.create(path, thing, dry_run=True)
             else:
                 answer = api.apply(
                     path,
                     thing,
                     manager=_manager(state),
-                    force=not state or _forces(thing) or _has_unshared_fields(api.get(path)),
+                    force=not state or self._forces(thing) or _has_unshared_fields(api.get(path)),
                     dry_run=True,
                 )
         except ApiError as error:
@@ -206,8 +225,8 @@ class KubernetesProvider(Provider):
         thing = _manifest(inputs)
         manager = f"pulumi-kubernetes-{secrets.token_hex(4)}"
         path = self._path(work, thing)
-        if self._is_set("upsertExistingObjects"):
-            live = self.api.apply(path, thing, manager=manager, force=_forces(thing))
+        if self._may_exist(work.type):
+            live = self.api.apply(path, thing, manager=manager, force=self._forces(thing))
         else:
             live = self.api.create(path, thing)
         live = self._wait(work, path, live, inputs, manager)
@@ -216,8 +235,9 @@ class KubernetesProvider(Provider):
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
         thing, manager = _manifest(new), _manager(state)
         path = self._path(work, thing)
-        self._take_over_fields(path, manager)
-        live = self.api.apply(path, thing, manager=manager, force=_forces(thing))
+        if not _is_patch(work.type):
+            self._take_over_fields(path, manager)
+        live = self.api.apply(path, thing, manager=manager, force=self._forces(thing))
         live = self._wait(work, path, live, new, manager)
         return _outputs(live, new, manager)
 
@@ -265,6 +285,9 @@ class KubernetesProvider(Provider):
         if served is None:
             return  # its CRD is gone, and with it every object
         path = self.api.path_of(state, served)
+        if _is_patch(work.type):
+            self._remove_own_fields(path, state)
+            return
         uid = state["metadata"].get("uid")
         policy = annotation(state, PROPAGATION) or "foreground"
         options = {
@@ -295,6 +318,13 @@ class KubernetesProvider(Provider):
         from_environment = os.environ.get(FLAGS[setting], "").lower() in ("1", "t", "true")
         return from_environment or bool(self._settings.get(setting))
 
+    def _forces(self, thing: Bag) -> bool:
+        return annotation(thing, PATCH_FORCE) == "true" or self._is_set("enablePatchForce")
+
+    def _may_exist(self, type_: str) -> bool:
+        """Return whether a create takes over an existing object."""
+        return _is_patch(type_) or self._is_set("upsertExistingObjects")
+
     def _take_over_fields(self, path: str, manager: str) -> None:
         """Transfer the create's fields to our manager, so that later applies can remove them."""
         for _ in self._polls(DISCOVERY_SECONDS):
@@ -311,6 +341,16 @@ class KubernetesProvider(Provider):
                     raise
                 continue  # its controller has written the status meanwhile
             return
+
+    def _remove_own_fields(self, path: str, state: Bag) -> None:
+        """Remove our fields from an object of other owners."""
+        bare = {
+            "apiVersion": state["apiVersion"],
+            "kind": state["kind"],
+            "metadata": {"name": state["metadata"]["name"]},
+        }
+        if self.api.get(path) is not None:
+            self.api.apply(path, bare, manager=_manager(state), force=True)
 
     def _path(self, work: Work, thing: Bag) -> str:
         """Return the object's path; wait until the server serves its kind."""
@@ -340,7 +380,7 @@ class KubernetesProvider(Provider):
 
         Raises `PartialFailureError` with the reasons if the object is not ready in time.
         """
-        if annotation(inputs, SKIP_AWAIT) == "true":
+        if annotation(inputs, SKIP_AWAIT) == "true" or _is_patch(work.type):
             return live
         reasons: list[str] = []
         for _ in self._polls(work.timeout or DEFAULT_SECONDS):
@@ -385,8 +425,9 @@ def _has_unshared_fields(live: Bag | None) -> bool:
     return any((entry["manager"], entry["operation"]) == (CREATOR, "Update") for entry in entries)
 
 
-def _forces(thing: Bag) -> bool:
-    return annotation(thing, PATCH_FORCE) == "true"
+def _is_patch(type_: str) -> bool:
+    """Return whether the type patches an object that this stack does not manage."""
+    return type_.endswith("Patch")
 
 
 def _manager(state: Bag) -> str:

@@ -85,15 +85,20 @@ def _has_condition(thing: Bag, name: str, status: str = "True") -> bool:
     return str(_condition(thing, name).get("status", "")).lower() == status.lower()
 
 
+def _is_unseen(thing: Bag) -> bool:
+    seen = (thing.get("status") or {}).get("observedGeneration", 0)
+    return bool(seen < thing["metadata"].get("generation", 0))
+
+
 def _definition(thing: Bag) -> list[str]:
     established = _has_condition(thing, "Established") and _has_condition(thing, "NamesAccepted")
     return [] if established else ["the definition is not established"]
 
 
 def _replicas(thing: Bag) -> list[str]:
-    status, wanted = thing.get("status") or {}, thing["spec"].get("replicas", 1)
-    if status.get("observedGeneration", 0) < thing["metadata"].get("generation", 0):
+    if _is_unseen(thing):
         return ["its controller has not seen this generation"]
+    status, wanted = thing.get("status") or {}, thing["spec"].get("replicas", 1)
     updated, ready = status.get("updatedReplicas", 0), status.get("readyReplicas", 0)
     reasons = []
     if updated < wanted:
@@ -108,6 +113,32 @@ def _replicas(thing: Bag) -> list[str]:
     return reasons
 
 
+def _daemons(thing: Bag) -> list[str]:
+    if _is_unseen(thing):
+        return ["its controller has not seen this generation"]
+    status = thing.get("status") or {}
+    wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+    updated = status.get("updatedNumberScheduled", 0)
+    if ready >= wanted and updated >= wanted:
+        return []
+    return [f"{ready} of {wanted} pods ready, {updated} updated"]
+
+
+def _job(thing: Bag) -> list[str]:
+    if _has_condition(thing, "Complete"):
+        return []
+    message = _condition(thing, "Failed").get("message")
+    return [f"the job failed: {message}" if message else "the job has not completed"]
+
+
+def _pod(thing: Bag) -> list[str]:
+    status = thing.get("status") or {}
+    if _has_condition(thing, "Ready") or status.get("phase") == "Succeeded":
+        return []
+    reason = _condition(thing, "PodScheduled").get("message") or status.get("message")
+    return [reason or f"the pod is {status.get('phase', 'Pending')}"]
+
+
 def _namespace(thing: Bag) -> list[str]:
     phase = (thing.get("status") or {}).get("phase")
     return [] if phase == "Active" else [f"the namespace is {phase or 'new'}"]
@@ -115,7 +146,12 @@ def _namespace(thing: Bag) -> list[str]:
 
 def _service(thing: Bag, look: Look) -> list[str]:
     spec = thing["spec"]
-    if spec.get("clusterIP") == "None" or not spec.get("selector"):
+    if spec.get("type") == "LoadBalancer":
+        ingress = ((thing.get("status") or {}).get("loadBalancer") or {}).get("ingress")
+        return [] if ingress else ["the load balancer has no address"]
+    if spec.get("type") == "ExternalName" or spec.get("clusterIP") == "None":
+        return []
+    if not spec.get("selector"):
         return []
     metadata = thing["metadata"]
     slices = look(
@@ -134,10 +170,11 @@ def _service(thing: Bag, look: Look) -> list[str]:
 
 RULES: Final[Mapping[str, Callable[[Bag], list[str]]]] = {
     "/Namespace": _namespace,
+    "/Pod": _pod,
     "apiextensions.k8s.io/CustomResourceDefinition": _definition,
+    "apps/DaemonSet": _daemons,
     "apps/Deployment": _replicas,
+    "apps/StatefulSet": _replicas,
+    "batch/Job": _job,
 }
-"""Group and kind → readiness rule, for the kinds that the stack deploys.
-
-Other kinds are ready once they exist.
-"""
+"""Group and kind → readiness rule. Other kinds are ready once they exist."""

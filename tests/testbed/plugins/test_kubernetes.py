@@ -63,6 +63,8 @@ async def test_a_workload_is_created_updated_and_deleted(
 
     assert engine.up("dev", config, secrets=secrets) == forecast
     assert engine.outputs("dev")["ready"] == 1  # up waited for the pod
+    shared = await kube.get("/api/v1/namespaces/default")
+    assert shared["metadata"]["labels"][namespace] == "patched"
     widget = await kube.get(f"/apis/{namespace}.joiner.dev/v1/widgets/widget")
     assert widget["spec"] == {"size": 3, "share": 0.5}
 
@@ -84,6 +86,8 @@ async def test_a_workload_is_created_updated_and_deleted(
         await kube.get(f"/api/v1/namespaces/{namespace}")
     with pytest.raises(NotFoundError):
         await kube.get(f"/apis/{namespace}.joiner.dev/v1")
+    shared = await kube.get("/api/v1/namespaces/default")
+    assert namespace not in shared["metadata"]["labels"]
 
 
 async def test_refresh_shows_drift_and_up_corrects_it(

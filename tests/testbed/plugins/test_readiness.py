@@ -34,8 +34,8 @@ def nothing(_path: str) -> Thing | None:
     return None
 
 
-def condition(name: str) -> Thing:
-    return {"conditions": [{"type": name, "status": "True"}]}
+def condition(name: str, status: str = "True", message: str = "") -> Thing:
+    return {"conditions": [{"type": name, "status": status, "message": message}]}
 
 
 READY = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}
@@ -46,8 +46,11 @@ READY = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyRep
     [
         thing("v1", "ConfigMap"),
         thing("v1", "Namespace", status={"phase": "Active"}),
+        thing("v1", "Pod", status=condition("Ready")),
+        thing("v1", "Pod", status={"phase": "Succeeded"}),
         thing("apps/v1", "Deployment", spec={"replicas": 2}, status=READY),
         thing("apps/v1", "Deployment", spec={"replicas": 0}, status={"observedGeneration": 2}),
+        thing("batch/v1", "Job", status=condition("Complete")),
         thing("example.dev/v1", "Deployment", spec={}),
         thing("v1", "Service", spec={"clusterIP": "None", "selector": {"a": "b"}}),
         thing("v1", "Service", spec={"clusterIP": "10.0.0.1"}),
@@ -62,6 +65,7 @@ def test_a_ready_object_waits_for_nothing(ready: Thing) -> None:
     ("unready", "reason"),
     [
         (thing("v1", "Namespace"), "is new"),
+        (thing("v1", "Pod", status=condition("PodScheduled", "False", "0/3 nodes")), "0/3 nodes"),
         (
             thing("apps/v1", "Deployment", spec={}, status={"observedGeneration": 1}),
             "has not seen",
@@ -70,7 +74,9 @@ def test_a_ready_object_waits_for_nothing(ready: Thing) -> None:
             thing("apps/v1", "Deployment", spec={"replicas": 3}, status=READY),
             "2 of 3 replicas ready",
         ),
+        (thing("batch/v1", "Job", status=condition("Failed", message="deadline")), "deadline"),
         (thing("v1", "Service", spec={"selector": {"a": "b"}}), "no ready pod"),
+        (thing("v1", "Service", spec={"type": "LoadBalancer"}), "no address"),
         (
             thing(
                 "apiextensions.k8s.io/v1",
@@ -151,8 +157,10 @@ def test_an_unknown_wait_annotation_is_refused() -> None:
 
 def test_an_object_is_replaced_as_by_the_real_provider() -> None:
     assert must_replace("apps", "Deployment", "spec.selector.matchLabels.app")
-    assert must_replace("", "ConfigMap", "data.app")
-    assert must_replace("", "Secret", "stringData.token")
+    assert must_replace("batch", "Job", "spec.template.spec.containers[0].image")
+    assert must_replace("", "Pod", "spec.nodeName")
+    assert must_replace("", "Pod", "spec.containers[0].image")
+    assert not must_replace("", "Pod", "spec.activeDeadlineSeconds")
     assert not must_replace("apps", "Deployment", "spec.replicas")
     assert not must_replace("policy", "PodDisruptionBudget", "spec.selector.matchLabels.app")
     assert not must_replace("example.dev", "Deployment", "spec.selector")

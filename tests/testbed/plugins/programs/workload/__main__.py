@@ -119,6 +119,11 @@ service = k8s.core.v1.Service(
     spec={"selector": {"app": app}, "ports": [{"port": 8080}]},
     opts=patient,
 )
+label = k8s.core.v1.NamespacePatch(
+    "label",
+    metadata={"name": "default", "labels": {namespace_name: "patched"}},
+    opts=opts,
+)
 
 pulumi.export("ready", deployment.status.ready_replicas)
 pulumi.export("settings", settings.metadata.name)
