@@ -12,9 +12,7 @@ tokens, probes, restarts with back-off, graceful stop. The container's surroundi
 * The webhook of `podidentity` adds AWS tokens to the pod's spec at its creation. The tokens are
   local files. Variables that name a mounted token or the EKS Pod Identity agent get the values of
   their local counterparts.
-* Other volumes, security contexts and resource limits have no effect. A pod with init containers,
-  or a container with hooks, `envFrom` or probes other than those over HTTP, does not start, and
-  its status has the reason.
+* Other volumes, security contexts and resource limits have no effect.
 
 `supervisor` uses `pods`, which uses `containers`; the other modules are their helpers.
 """

@@ -119,9 +119,13 @@ class Container:
             await self._wait_for_restart()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Stop the container for good: SIGTERM, SIGKILL after the grace period."""
+        """Stop the container for good: preStop hook, SIGTERM, SIGKILL after the grace period."""
         self._stop_asked.set()
-        await self._end(grace_seconds)
+        began = asyncio.get_running_loop().time()
+        if self.is_running and self._process and grace_seconds > 0:
+            await self._pre_stop(grace_seconds)
+        used = asyncio.get_running_loop().time() - began
+        await self._end(max(grace_seconds - used, 0.0))
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the container's main process."""
@@ -153,8 +157,11 @@ class Container:
         if not self.spec.get("command"):
             return []
         words = [*self.spec["command"], *(self.spec.get("args") or [])]
-        program, *arguments = [expand(word, environment) for word in words]
-        return [sys.executable if program in ("python", "python3") else program, *arguments]
+        return self._local([expand(word, environment) for word in words])
+
+    def _local(self, words: Sequence[str]) -> list[str]:
+        program = sys.executable if words[0] in ("python", "python3") else words[0]
+        return [program, *words[1:]]
 
     async def _run_once(self, command: list[str], environment: dict[str, str]) -> None:
         started_at = timestamp()
@@ -172,7 +179,7 @@ class Container:
             return
         if self._is_stopping:
             await self._end(0.0)
-        async with self._probed():
+        async with self._probed(environment):
             code = await self._process.wait()
         # A container ends with its first process, even if that process left children behind.
         await self._sweep()
@@ -221,6 +228,15 @@ class Container:
 
     # --- stopping
 
+    async def _pre_stop(self, grace_seconds: float) -> None:
+        hook = (self.spec.get("lifecycle") or {}).get("preStop") or {}
+        with contextlib.suppress(TimeoutError, ConfigurationError):
+            async with asyncio.timeout(grace_seconds):
+                if "sleep" in hook:
+                    await asyncio.sleep(hook["sleep"]["seconds"])
+                elif "exec" in hook:
+                    await self._execute(hook["exec"]["command"], await self.environment(self.spec))
+
     async def _end(self, grace_seconds: float) -> None:
         if self._process is None:
             if self.is_running:
@@ -244,16 +260,19 @@ class Container:
     # --- probing
 
     @asynccontextmanager
-    async def _probed(self) -> AsyncIterator[None]:
-        probing = asyncio.create_task(self._probe())
+    async def _probed(self, environment: dict[str, str]) -> AsyncIterator[None]:
+        probing = asyncio.create_task(self._probe(environment))
         try:
             yield
         finally:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)
 
-    async def _probe(self) -> None:
-        target = Target(self.spec, self.place.address, self.place.session)
+    async def _probe(self, environment: dict[str, str]) -> None:
+        async def run(command: Sequence[str]) -> int:
+            return await self._execute(command, environment)
+
+        target = Target(self.spec, self.place.address, self.place.session, run)
         if startup := self.spec.get("startupProbe"):
             await self._await_startup(target, startup)
         await asyncio.gather(self._watch_readiness(target), self._watch_liveness(target))
@@ -282,7 +301,15 @@ class Container:
 
     async def _fail(self, role: str, probe: Object) -> None:
         self._note(f"the {role} probe failed {probe.get('failureThreshold', 3)} times")
-        await self._end(self.grace_seconds)
+        await self._end(probe.get("terminationGracePeriodSeconds", self.grace_seconds))
+
+    async def _execute(self, command: Sequence[str], environment: dict[str, str]) -> int:
+        process = await self._start(self._local(command), environment)
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
 
     # --- reporting
 

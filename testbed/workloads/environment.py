@@ -55,11 +55,22 @@ async def resolve(
     the source of a variable is not supported here.
     """
     variables = dict(given)
+    for source in container.get("envFrom") or []:
+        variables.update(await _whole(source, surroundings))
     for entry in container.get("env") or []:
         value = await _value(entry, container, surroundings, variables)
         if value is not None:
             variables[entry["name"]] = value
     return variables
+
+
+async def _whole(source: Object, surroundings: Surroundings) -> dict[str, str]:
+    prefix = source.get("prefix") or ""
+    for key, kind in (("configMapRef", "configmaps"), ("secretRef", "secrets")):
+        if reference := source.get(key):
+            entries = await _entries(kind, reference, surroundings)
+            return {prefix + name: value for name, value in entries.items()}
+    return {}
 
 
 async def _value(
@@ -79,16 +90,28 @@ async def _value(
 
 
 async def _value_of_key(kind: str, reference: Object, surroundings: Surroundings) -> str | None:
-    name, key = reference["name"], reference["key"]
+    entries = await _entries(kind, reference, surroundings)
+    if reference["key"] in entries:
+        return entries[reference["key"]]
+    if reference.get("optional"):
+        return None
+    raise ConfigurationError(f"{kind} {reference['name']!r} has no key {reference['key']!r}")
+
+
+async def _entries(kind: str, reference: Object, surroundings: Surroundings) -> dict[str, str]:
     try:
-        source = await surroundings.read(kind, name)
-        value = str(source["data"][key])
-    except (NotFoundError, KeyError) as exc:
+        source = await surroundings.read(kind, reference["name"])
+    except NotFoundError as exc:
         if reference.get("optional"):
-            return None
-        missing = "not found" if isinstance(exc, NotFoundError) else f"has no key {key!r}"
-        raise ConfigurationError(f"{kind} {name!r} {missing}") from exc
-    return value if kind == "configmaps" else base64.b64decode(value).decode()
+            return {}
+        raise ConfigurationError(f"{kind} {reference['name']!r} not found") from exc
+    return _decode(kind, source.get("data") or {})
+
+
+def _decode(kind: str, entries: Mapping[str, str]) -> dict[str, str]:
+    if kind == "configmaps":
+        return dict(entries)
+    return {key: base64.b64decode(value).decode() for key, value in entries.items()}
 
 
 def _field(path: str, surroundings: Surroundings) -> str:

@@ -211,10 +211,17 @@ def _changes(spec: Object, identity: Identity) -> list[Object]:
         "name": identity.volume,
         "projected": {"sources": [{"serviceAccountToken": token}]},
     }
-    containers = [_with_identity(container, identity) for container in spec["containers"]]
+    kinds = [kind for kind in ("initContainers", "containers") if spec.get(kind)]
     return [
         {"op": "add", "path": "/spec/volumes", "value": [volume, *volumes]},
-        {"op": "replace", "path": "/spec/containers", "value": containers},
+        *(
+            {
+                "op": "add",
+                "path": f"/spec/{kind}",
+                "value": [_with_identity(container, identity) for container in spec[kind]],
+            }
+            for kind in kinds
+        ),
     ]
 
 

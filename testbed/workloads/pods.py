@@ -16,7 +16,7 @@ from testbed.kube.client import TRANSIENT, ConflictError, KubeClient, NotFoundEr
 from testbed.kube.kubeconfig import make_kubeconfig
 from testbed.workloads.addresses import AddressBlock
 from testbed.workloads.containers import Container, Place, timestamp
-from testbed.workloads.environment import ConfigurationError, Surroundings, resolve
+from testbed.workloads.environment import Surroundings, resolve
 from testbed.workloads.podidentity import AGENT
 from testbed.workloads.tokens import TokenFile, write_atomically
 
@@ -55,6 +55,7 @@ class Pod:
     host: Host
     object: Object
     containers: list[Container] = field(default_factory=list)
+    init_containers: list[Container] = field(default_factory=list)
     _address: str = ""
     _started_at: str = field(default_factory=timestamp)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,10 +74,6 @@ class Pod:
     def namespace(self) -> str:
         """The pod's namespace."""
         return str(self.object["metadata"]["namespace"])
-
-    @property
-    def _restart_policy(self) -> str:
-        return str(self.object["spec"].get("restartPolicy", "Always"))
 
     @property
     def _path(self) -> str:
@@ -129,9 +126,16 @@ class Pod:
     # --- running
 
     def _make_containers(self) -> None:
-        self.containers = [self._container(each) for each in self.object["spec"]["containers"]]
+        spec = self.object["spec"]
+        policy = spec.get("restartPolicy", "Always")
+        # A failed init container is retried unless the pod's restart policy is Never.
+        init_policy = "Never" if policy == "Never" else "OnFailure"
+        self.init_containers = [
+            self._container(each, init_policy) for each in spec.get("initContainers") or []
+        ]
+        self.containers = [self._container(each, policy) for each in spec["containers"]]
 
-    def _container(self, spec: Object) -> Container:
+    def _container(self, spec: Object, restart_policy: str) -> Container:
         directory = self._directory / str(spec["name"])
         place = Place(
             directory=directory,
@@ -144,21 +148,24 @@ class Pod:
             spec=spec,
             place=place,
             environment=self._environment,
-            restart_policy=self._restart_policy,
+            restart_policy=restart_policy,
             grace_seconds=float(self.object["spec"].get("terminationGracePeriodSeconds", 30)),
             changed=self._changed.set,
         )
 
     async def _run(self) -> None:
         self._changed.set()
+        for container in self.init_containers:
+            await container.run()
+            if container.exit_code != 0:
+                return
         await asyncio.gather(*(container.run() for container in self.containers))
 
     async def _stop_containers(self, grace_seconds: float) -> None:
-        await asyncio.gather(*(container.stop(grace_seconds) for container in self.containers))
+        every = [*self.init_containers, *self.containers]
+        await asyncio.gather(*(container.stop(grace_seconds) for container in every))
 
     async def _environment(self, container: Object) -> dict[str, str]:
-        if self.object["spec"].get("initContainers"):
-            raise ConfigurationError("init containers are not supported here")
         if self._given is None:
             self._given = await self._prepare()
         surroundings = Surroundings(
@@ -273,8 +280,9 @@ class Pod:
             log.debug("pod %s is gone", self.name)
 
     def _status(self) -> Object:
-        are_ready = all(container.is_ready for container in self.containers)
-        return {
+        has_begun = all(container.exit_code == 0 for container in self.init_containers)
+        are_ready = has_begun and all(container.is_ready for container in self.containers)
+        status: Object = {
             "phase": self._phase(),
             "hostIP": self.host.address,
             "hostIPs": [{"ip": self.host.address}],
@@ -283,19 +291,25 @@ class Pod:
             "startTime": self._started_at,
             "conditions": [
                 self._condition("PodReadyToStartContainers", True),
-                self._condition("Initialized", True),
+                self._condition("Initialized", has_begun),
                 self._condition("ContainersReady", are_ready),
                 self._condition("Ready", are_ready),
             ],
             "containerStatuses": [container.status for container in self.containers],
         }
+        if self.init_containers:
+            status["initContainerStatuses"] = [each.status for each in self.init_containers]
+        return status
 
     def _phase(self) -> str:
         codes = [container.exit_code for container in self.containers]
-        is_over = self._stop.done() or self._restart_policy != "Always"
+        policy = self.object["spec"].get("restartPolicy", "Always")
+        is_over = self._stop.done() or policy != "Always"
+        if any(each.exit_code and policy == "Never" for each in self.init_containers):
+            return "Failed"
         if is_over and all(code is not None for code in codes):
             return "Failed" if any(codes) else "Succeeded"
-        if any(
+        if all(container.exit_code == 0 for container in self.init_containers) and any(
             container.is_running or container.restarts or container.exit_code is not None
             for container in self.containers
         ):
@@ -334,7 +348,7 @@ class Pod:
         for task in every:
             task.cancel()
         await asyncio.gather(*every, return_exceptions=True)
-        for container in self.containers:
+        for container in [*self.init_containers, *self.containers]:
             await container.abandon()
         shutil.rmtree(self._directory, ignore_errors=True)
         self.host.addresses.give_back(self._address)

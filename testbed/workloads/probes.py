@@ -1,15 +1,19 @@
-"""Liveness, readiness and startup probes, over HTTP."""
+"""Liveness, readiness and startup probes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
 
 from testbed.kube.client import Object
 from testbed.workloads.environment import ConfigurationError
+
+RunCommand = Callable[[Sequence[str]], Awaitable[int]]  # → exit code
+
+KINDS = ("httpGet", "tcpSocket", "exec")
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class Target:
     container: Object
     address: str
     session: aiohttp.ClientSession
+    run: RunCommand
 
     async def verdicts(self, probe: Object) -> AsyncIterator[bool]:
         """Probe forever; yield a result whenever a threshold of the probe is reached."""
@@ -39,19 +44,33 @@ class Target:
         """Probe once and return whether it succeeded."""
         try:
             async with asyncio.timeout(probe.get("timeoutSeconds", 1)):
-                return await self._get(probe["httpGet"])
+                if "httpGet" in probe:
+                    return await self._http(probe["httpGet"])
+                if "tcpSocket" in probe:
+                    return await self._tcp(probe["tcpSocket"])
+                return await self.run(probe["exec"]["command"]) == 0
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
-    async def _get(self, get: Object) -> bool:
+    async def _http(self, get: Object) -> bool:
         scheme = str(get.get("scheme", "HTTP")).lower()
         host = get.get("host") or self.address
         path = "/" + str(get.get("path", "/")).lstrip("/")
         headers = {header["name"]: header["value"] for header in get.get("httpHeaders") or []}
-        url = f"{scheme}://{host}:{port_number(self.container, get['port'])}{path}"
+        url = f"{scheme}://{host}:{self._port(get['port'])}{path}"
         # A kubelet does not verify certificates either.
         async with self.session.get(url, headers=headers, ssl=False) as response:
             return 200 <= response.status < 400
+
+    async def _tcp(self, socket: Object) -> bool:
+        host = socket.get("host") or self.address
+        _, writer = await asyncio.open_connection(host, self._port(socket["port"]))
+        writer.close()
+        await writer.wait_closed()
+        return True
+
+    def _port(self, port: int | str) -> int:
+        return port_number(self.container, port)
 
 
 def port_number(container: Object, port: int | str) -> int:
@@ -68,12 +87,13 @@ def port_number(container: Object, port: int | str) -> int:
 
 
 def require_supported(container: Object) -> None:
-    """Raise ConfigurationError if a probe or hook of the container is not supported here."""
-    for unsupported in ("lifecycle", "envFrom"):
-        if unsupported in container:
-            raise ConfigurationError(f"{unsupported} is not supported here")
+    """Raise ConfigurationError if a probe of the container is not supported here."""
     for role in ("startupProbe", "livenessProbe", "readinessProbe"):
-        if probe := container.get(role):
-            if "httpGet" not in probe:
-                raise ConfigurationError(f"{role}: only httpGet is supported here")
-            port_number(container, probe["httpGet"]["port"])
+        probe = container.get(role)
+        if probe is None:
+            continue
+        kind = next((kind for kind in KINDS if kind in probe), None)
+        if kind is None:
+            raise ConfigurationError(f"{role}: only {', '.join(KINDS)} are supported here")
+        if kind != "exec":
+            port_number(container, probe[kind]["port"])

@@ -200,6 +200,7 @@ async def test_a_container_has_only_the_environment_of_its_spec(
     await kube.create(f"{prefix}/secrets", secret)
     spec = pod_spec(
         PRINT_ENVIRONMENT,
+        envFrom=[{"configMapRef": {"name": "settings"}, "prefix": "S_"}],
         env=[
             {"name": "FIRST", "value": "1"},
             {"name": "SECOND", "value": "$(FIRST)-$(UNKNOWN)-$$(FIRST)"},
@@ -233,6 +234,7 @@ async def test_a_container_has_only_the_environment_of_its_spec(
     assert seen["IP"] == seen["BIND_ADDRESS"] == pod["status"]["podIP"]
     assert seen["NODE"] == pod["spec"]["nodeName"]
     assert (seen["COLOR"], seen["KEY"], seen["MEMORY"]) == ("blue", "hidden", "512")
+    assert (seen["S_color"], seen["S_size"]) == ("blue", "3")
     assert "ABSENT" not in seen
     assert seen["PYTHONPATH"] == str(CHECKOUT)
     assert "AWS_PROFILE" not in seen
