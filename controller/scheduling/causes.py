@@ -193,11 +193,22 @@ def _losses(
         held = capacity >= amount
         without_daemons = capacity + catalog.axis.column(catalog.overhead, name) >= amount
         if (without_daemons & ~held)[rows].any():
-            reason += " beside the pods of DaemonSets"
+            largest = _largest_daemon(catalog, rows, name)
+            reason += f" beside the pods of DaemonSets (most of it: {largest})"
         exclude(held[catalog.row_of], miss, reason)
     full = _full_reservations(catalog, columns)
     exclude(catalog.available, Miss.CAPACITY, _no_capacity(needed) + (f": {full}" if full else ""))
     return losses if not len(remaining) else _Losses()
+
+
+def _largest_daemon(catalog: Catalog, rows: Indices, resource: str) -> str:
+    """Return the key of the DaemonSet that requests most of a resource on nodes of these rows."""
+    groups = set(catalog.daemon_group[rows].tolist())
+    running = {index for group in groups for index in catalog.daemons_of_row[group]}
+    return max(
+        (catalog.daemons[index] for index in sorted(running)),
+        key=lambda daemon: daemon.requests.get(resource, 0),
+    ).key
 
 
 def _label_rank(key: str) -> tuple[bool, str]:

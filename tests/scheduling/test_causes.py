@@ -232,11 +232,14 @@ def test_a_spread_names_its_mindomains() -> None:
 
 def test_a_cause_says_if_daemonsets_take_the_capacity() -> None:
     snapshot = make_snapshot(
-        make_nodepool(), types=make_types(2, 4), daemon_sets=(make_daemonset(cpu="3500m"),)
+        make_nodepool(),
+        types=make_types(2, 4),
+        daemon_sets=(make_daemonset("agent", cpu="3"), make_daemonset("proxy", cpu="500m")),
     )
 
     (cause,) = causes_of(make_pod(cpu="1"), snapshot)
 
     assert cause == (
-        "NodePool default: 2 instance types: 2 too small for cpu 1 beside the pods of DaemonSets"
+        "NodePool default: 2 instance types: 2 too small for cpu 1 beside the pods of DaemonSets "
+        "(most of it: kube-system/agent)"
     )
