@@ -204,7 +204,7 @@ def _losses(
 def _largest_daemon(catalog: Catalog, rows: Indices, resource: str) -> str:
     """Return the key of the DaemonSet that requests most of a resource on nodes of these rows."""
     groups = set(catalog.daemon_group[rows].tolist())
-    running = {index for group in groups for index in catalog.daemons_of_row[group]}
+    running: set[int] = {index for group in groups for index in catalog.daemons_of_row[group]}
     return max(
         (catalog.daemons[index] for index in sorted(running)),
         key=lambda daemon: daemon.requests.get(resource, 0),
