@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from controller.apis import labels
@@ -23,6 +24,8 @@ REBOOTING = Taint(key=labels.REBOOTING_TAINT, effect=NO_SCHEDULE)
 
 NOT_READY = Taint(key=labels.NOT_READY_TAINT, effect=NO_SCHEDULE)
 """The taint that keeps pods off a node that is not ready."""
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 _EPHEMERAL = frozenset(
     {
@@ -84,10 +87,17 @@ def text(taint: Taint) -> str:
 def _compares(toleration: Toleration, taint: Taint) -> bool:
     """Whether the taint's value is greater (`Gt`) or less (`Lt`) than the toleration's.
 
-    Values that are not integers never match.
+    Values that kube-scheduler does not read as integers never match.
     """
-    try:
-        held, bound = int(taint.value), int(toleration.value)
-    except ValueError:
+    held, bound = _as_integer(taint.value), _as_integer(toleration.value)
+    if held is None or bound is None:
         return False
     return held > bound if toleration.operator == "Gt" else held < bound
+
+
+def _as_integer(value: str) -> int | None:
+    """Return the decimal integer of 64 bits without leading zeros that a text is, or None."""
+    if not _INTEGER.fullmatch(value):
+        return None
+    number = int(value)
+    return number if -(2**63) <= number < 2**63 else None

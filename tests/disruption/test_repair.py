@@ -22,7 +22,7 @@ def node(*conditions: Condition, age: timedelta = timedelta(days=1)) -> Node:
 
 def ill(kind: str, minutes: int | None, *, status: str = "False", reason: str = "") -> Condition:
     since = None if minutes is None else NOW - timedelta(minutes=minutes)
-    return Condition(type=kind, status=status, reason=reason, last_transition_time=since)  # type: ignore[arg-type]
+    return Condition(type=kind, status=status, reason=reason, last_transition_time=since)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Fleet:
         others = [held for held in node.status.conditions if held.type != condition]
         said = Condition(
             type=condition,
-            status=status,  # type: ignore[arg-type]
+            status=status,
             last_transition_time=self.world.clock(),
         )
         self.world.seed(changed(node, status={"conditions": [*others, said]}))

@@ -160,6 +160,13 @@ def test_an_unusable_persistentvolumeclaim_is_named(parts: dict[str, Any], words
     )
 
 
+def test_a_node_without_drivers_takes_pods() -> None:
+    csi = msgspec.convert({"metadata": {"name": "a"}, "spec": {"drivers": None}}, CSINode)
+    snapshot = make_snapshot(nodes=[make_node("a")], csi_nodes=(csi,))
+
+    expect_nodes(schedule_on(snapshot, [make_pod()]), 0)
+
+
 def test_a_node_has_at_most_the_volumes_that_its_driver_attaches() -> None:
     csi = msgspec.convert(
         {

@@ -17,10 +17,13 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Condition(Wire, omit_defaults=False):
-    """A condition; `last_transition_time` changes only when `status` does."""
+    """A condition; `last_transition_time` changes only when `status` does.
+
+    The API server accepts any text as the status of a condition of a pod or node.
+    """
 
     type: str
-    status: ConditionStatus = "Unknown"
+    status: str = "Unknown"
     reason: str = ""
     message: str = ""
     last_transition_time: datetime | None = None

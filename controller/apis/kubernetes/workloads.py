@@ -177,9 +177,9 @@ class LimitRangeItem(Wire):
 
 
 class LimitRangeSpec(Wire):
-    """The items of a LimitRange."""
+    """The items of a LimitRange; the API server writes no items as null."""
 
-    limits: list[LimitRangeItem] = []
+    limits: list[LimitRangeItem] | None = None
 
 
 class LimitRange(KubernetesObject):
@@ -270,9 +270,9 @@ class CSINodeDriver(Wire):
 
 
 class CSINodeSpec(Wire):
-    """The CSI drivers of a node."""
+    """The CSI drivers of a node; the API server writes no drivers as null."""
 
-    drivers: list[CSINodeDriver] = []
+    drivers: list[CSINodeDriver] | None = None
 
 
 class CSINode(KubernetesObject):

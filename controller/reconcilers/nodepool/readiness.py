@@ -306,7 +306,8 @@ def _class_readiness(pool: NodePool, node_class: EC2NodeClass | None) -> _Outcom
     if ready is None:
         return "Unknown", "NodeClassReadinessUnknown", f"{named} has no Ready condition yet"
     if not ready.is_true:
-        return ready.status, ready.reason, f"{named} is not ready: {causes(node_class)}"
+        status: conditions.ConditionStatus = "False" if ready.is_false else "Unknown"
+        return status, ready.reason, f"{named} is not ready: {causes(node_class)}"
     return TRUE
 
 

@@ -79,7 +79,7 @@ def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRan
     defaults: dict[str, str | int | float] = {}
     for limit_range in limit_ranges:
         if limit_range.metadata.namespace == namespace:
-            for item in limit_range.spec.limits:
+            for item in limit_range.spec.limits or ():
                 if item.type == "Container":
                     defaults |= item.default | item.default_request
     return msgspec.structs.replace(

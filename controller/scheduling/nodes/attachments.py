@@ -36,7 +36,7 @@ class Attachments:
         self._limits: dict[str, dict[int, int]] = defaultdict(dict)
         for csi_node in snapshot.csi_nodes:
             node = names.get(csi_node.metadata.name)
-            for driver in csi_node.spec.drivers:
+            for driver in csi_node.spec.drivers or ():
                 count = driver.allocatable.count if driver.allocatable is not None else None
                 if node is not None and count is not None:
                     self._limits[driver.name][node] = count
