@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -160,131 +161,111 @@ def describe_spot_price_history(world: World, call: Call) -> Xml:
     )
 
 
-def _product(region: str, instance_type: str, operating_system: str, tenancy: str) -> str:
-    facts = TYPES[instance_type]
-    amount = on_demand(instance_type)
-    if operating_system == "Windows":
-        amount += WINDOWS_VCPU * facts["VCpuInfo"]["DefaultVCpus"]
-    return _to_product(
-        _attributes(region, instance_type, operating_system, tenancy),
-        _family(instance_type),
-        amount=amount,
-        unit="Hrs",
-        description=f"${amount:.6f} per On Demand {operating_system} {instance_type} hour",
-    )
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of the Pricing API, with one on-demand price."""
+
+    family: str
+    attributes: Mapping[str, str]
+    amount: float
+    unit: str
+    description: str
+
+    def matches(self, filters: Mapping[str, str]) -> bool:
+        """Return whether every filter names an attribute, or the family, with its value."""
+        named = {"productFamily": self.family, "serviceCode": "AmazonEC2"}
+        return all(
+            value in (named.get(name), self.attributes.get(name)) for name, value in filters.items()
+        )
+
+    def as_json(self) -> str:
+        """Return the product as GetProducts lists it."""
+        identity = json.dumps([self.attributes, self.family, self.unit])
+        sku = hashlib.sha256(identity.encode()).hexdigest()[:16].upper()
+        terms = f"{sku}.JRTCKXETXF"
+        dimension = {
+            "unit": self.unit,
+            "endRange": "Inf",
+            "beginRange": "0",
+            "description": self.description,
+            "appliesTo": [],
+            "rateCode": f"{terms}.6YS6EN2CT7",
+            "pricePerUnit": {"USD": f"{self.amount:.10f}"},
+        }
+        offer = {
+            "priceDimensions": {f"{terms}.6YS6EN2CT7": dimension},
+            "sku": sku,
+            "effectiveDate": STARTED.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "offerTermCode": "JRTCKXETXF",
+            "termAttributes": {},
+        }
+        product = {"productFamily": self.family, "attributes": self.attributes, "sku": sku}
+        return json.dumps(
+            {"product": product, "serviceCode": "AmazonEC2", "terms": {"OnDemand": {terms: offer}}}
+        )
 
 
-def _volume(region: str, family: str, volume_type: str, group: str, unit: str) -> str:
-    amount = VOLUMES[family, volume_type, group, unit]
-    return _to_product(
-        _volume_attributes(region, volume_type, group),
-        family,
-        amount=amount,
-        unit=unit,
-        description=f"${amount:.5f} per {unit} of {volume_type}",
-    )
-
-
-def _volume_attributes(region: str, volume_type: str, group: str) -> dict[str, str]:
-    attributes = {
-        "servicecode": "AmazonEC2",
-        "regionCode": region,
-        "locationType": "AWS Region",
-        "volumeApiName": volume_type,
-    }
-    return {**attributes, "group": group} if group else attributes
-
-
-def _to_product(
-    attributes: Mapping[str, str], family: str, *, amount: float, unit: str, description: str
-) -> str:
-    """Return a product of the Pricing API with one on-demand price."""
-    identity = json.dumps([attributes, family, unit])
-    sku = hashlib.sha256(identity.encode()).hexdigest()[:16].upper()
-    terms = f"{sku}.JRTCKXETXF"
-    dimension = {
-        "unit": unit,
-        "endRange": "Inf",
-        "beginRange": "0",
-        "description": description,
-        "appliesTo": [],
-        "rateCode": f"{terms}.6YS6EN2CT7",
-        "pricePerUnit": {"USD": f"{amount:.10f}"},
-    }
-    offer = {
-        "priceDimensions": {f"{terms}.6YS6EN2CT7": dimension},
-        "sku": sku,
-        "effectiveDate": STARTED.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "offerTermCode": "JRTCKXETXF",
-        "termAttributes": {},
-    }
-    product = {"productFamily": family, "attributes": attributes, "sku": sku}
-    return json.dumps(
-        {"product": product, "serviceCode": "AmazonEC2", "terms": {"OnDemand": {terms: offer}}}
-    )
-
-
-def _family(instance_type: str) -> str:
-    bare = TYPES[instance_type].get("BareMetal")
-    return "Compute Instance (bare metal)" if bare else "Compute Instance"
-
-
-def _attributes(
-    region: str, instance_type: str, operating_system: str, tenancy: str
-) -> dict[str, str]:
-    facts = TYPES[instance_type]
+def _attributes(region: str, **attributes: str) -> dict[str, str]:
     return {
         "servicecode": "AmazonEC2",
         "regionCode": region,
         "locationType": "AWS Region",
-        "instanceType": instance_type,
-        "vcpu": str(facts["VCpuInfo"]["DefaultVCpus"]),
-        "memory": f"{facts['MemoryInfo']['SizeInMiB'] / 1024:g} GiB",
-        "operatingSystem": operating_system,
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-        "marketoption": "OnDemand",
-        "tenancy": tenancy,
-        "licenseModel": "No License required",
+        **attributes,
     }
 
 
+def _instances(region: str, instance_type: str) -> Iterator[Product]:
+    """Yield the products of an instance type, by operating system and tenancy."""
+    facts = TYPES[instance_type]
+    vcpus = facts["VCpuInfo"]["DefaultVCpus"]
+    bare = " (bare metal)" if facts.get("BareMetal") else ""
+    for system, surcharge in (("Linux", 0.0), ("Windows", WINDOWS_VCPU * vcpus)):
+        amount = on_demand(instance_type) + surcharge
+        for tenancy in ("Shared", "Dedicated"):
+            attributes = _attributes(
+                region,
+                instanceType=instance_type,
+                vcpu=str(vcpus),
+                memory=f"{facts['MemoryInfo']['SizeInMiB'] / 1024:g} GiB",
+                operatingSystem=system,
+                preInstalledSw="NA",
+                capacitystatus="Used",
+                marketoption="OnDemand",
+                tenancy=tenancy,
+                licenseModel="No License required",
+            )
+            description = f"${amount:.6f} per On Demand {system} {instance_type} hour"
+            yield Product(f"Compute Instance{bare}", attributes, amount, "Hrs", description)
+
+
+def _volumes(region: str) -> Iterator[Product]:
+    for (family, volume_type, group, unit), amount in VOLUMES.items():
+        attributes = _attributes(region, volumeApiName=volume_type)
+        if group:
+            attributes["group"] = group
+        description = f"${amount:.5f} per {unit} of {volume_type}"
+        yield Product(family, attributes, amount, unit, description)
+
+
 @cache
-def _catalogue(region: str) -> list[tuple[dict[str, str], tuple[str, ...]]]:
-    """Return the attributes of every product, and its key: of three parts, or four of EBS."""
-    products: list[tuple[dict[str, str], tuple[str, ...]]] = []
-    for family, volume_type, group, unit in VOLUMES:
-        attributes = _volume_attributes(region, volume_type, group)
-        attributes |= {"productFamily": family, "serviceCode": "AmazonEC2"}
-        products.append((attributes, (family, volume_type, group, unit)))
-    for offering in backends.INSTANCE_TYPE_OFFERINGS["region"].get(region, []):
-        name = offering["InstanceType"]
-        if name not in TYPES:
-            continue
-        for system in ("Linux", "Windows"):
-            for tenancy in ("Shared", "Dedicated"):
-                attributes = _attributes(region, name, system, tenancy)
-                attributes |= {"productFamily": _family(name), "serviceCode": "AmazonEC2"}
-                products.append((attributes, (name, system, tenancy)))
-    return sorted(products, key=lambda each: each[1])
+def _catalogue(region: str) -> list[Product]:
+    offerings = backends.INSTANCE_TYPE_OFFERINGS["region"].get(region, [])
+    names = sorted(each["InstanceType"] for each in offerings if each["InstanceType"] in TYPES)
+    return [*_volumes(region), *(each for name in names for each in _instances(region, name))]
 
 
 @operation("pricing", "GetProducts")
 def get_products(world: World, call: Call) -> dict[str, Any]:
     """List the on-demand prices of EC2 and EBS, 100 per page."""
     filters = {item["Field"]: item["Value"] for item in call.get("Filters", [])}
-    region = filters.get("regionCode", world.region)
     matching = [
-        key
-        for attributes, key in _catalogue(region)
-        if call.get("ServiceCode", "AmazonEC2") == "AmazonEC2"
-        and all(attributes.get(name) == value for name, value in filters.items())
+        product
+        for product in _catalogue(filters.get("regionCode", world.region))
+        if call.get("ServiceCode", "AmazonEC2") == "AmazonEC2" and product.matches(filters)
     ]
     listed, token = page(matching, call, default=100)
     return {
         "FormatVersion": "aws_v1",
-        "PriceList": [
-            _volume(region, *key) if key in VOLUMES else _product(region, *key) for key in listed
-        ],
+        "PriceList": [product.as_json() for product in listed],
         "NextToken": token,
     }
