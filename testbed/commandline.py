@@ -25,6 +25,7 @@ from rich.table import Table
 from testbed.cloud.control import CloudControl
 from testbed.demo.faults import FAULTS
 from testbed.environment import CHECKOUT, cache_directory
+from testbed.kube.client import holds
 from testbed.processes import binaries, owned
 from testbed.processes.ports import is_listening
 from testbed.progress import Progress
@@ -462,11 +463,7 @@ def _nodes(state: State) -> str:
     if asked.returncode:
         return f"nodes: the API server does not answer ({asked.stderr.strip()})"
     nodes = json.loads(asked.stdout)["items"]
-    ready = sum(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for node in nodes
-        for condition in node["status"].get("conditions", [])
-    )
+    ready = sum(holds(node, "Ready") for node in nodes)
     return f"nodes: {len(nodes)}, {ready} of them ready"
 
 

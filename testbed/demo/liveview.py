@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from testbed.demo.observation import Observation
+from testbed.demo.scenario import Viewer
 from testbed.environment import CHECKOUT
 
 DONE = "✓"
@@ -32,7 +33,7 @@ LOG_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class LiveView:
+class LiveView(Viewer):
     """Shows completed steps, the lines of Pulumi's engine, and the numbers of pods and nodes.
 
     While `joiner top` has the terminal, lines are kept in `unsaid`. If the scenario succeeds, the

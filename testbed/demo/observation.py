@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from testbed.cloud.control import CloudControl, InstanceView
-from testbed.kube.client import KubeClient, NotFoundError
-
-Object = Mapping[str, Any]
+from testbed.kube.client import KubeClient, NotFoundError, Object, holds
 
 NODE_POOL = "karpenter.sh/nodepool"
 
@@ -20,10 +16,8 @@ NODE_POOL = "karpenter.sh/nodepool"
 class PodView:
     """A pod of the scenario: its node and its status."""
 
-    name: str
     uid: str
     node: str
-    phase: str
     ready: bool
     terminating: bool
 
@@ -38,7 +32,6 @@ class NodeView:
     """A node that the controller created, and its instance."""
 
     name: str
-    ready: bool
     initialized: bool
     terminating: bool
     instance: InstanceView
@@ -118,13 +111,10 @@ class Observer:
 
 
 def _pod(pod: Object) -> PodView:
-    status = pod.get("status", {})
     return PodView(
-        name=pod["metadata"]["name"],
         uid=pod["metadata"]["uid"],
         node=pod["spec"].get("nodeName", ""),
-        phase=status.get("phase", ""),
-        ready=_holds(status, "Ready"),
+        ready=holds(pod, "Ready"),
         terminating="deletionTimestamp" in pod["metadata"],
     )
 
@@ -132,14 +122,7 @@ def _pod(pod: Object) -> PodView:
 def _node(node: Object, instance: InstanceView) -> NodeView:
     return NodeView(
         name=node["metadata"]["name"],
-        ready=_holds(node.get("status", {}), "Ready"),
         initialized=node["metadata"].get("labels", {}).get("karpenter.sh/initialized") == "true",
         terminating="deletionTimestamp" in node["metadata"],
         instance=instance,
-    )
-
-
-def _holds(status: Object, condition: str) -> bool:
-    return any(
-        c["type"] == condition and c["status"] == "True" for c in status.get("conditions", [])
     )

@@ -15,11 +15,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from testbed.cloud.control import CloudControl
 from testbed.demo.observation import NodeView, Observation, Observer
-from testbed.kube.client import KubeClient, NotFoundError, Object
+from testbed.kube.client import KubeClient, NotFoundError, Object, holds
 from testbed.plugins.engine import Changes, EngineError, PulumiEngine
 
 STACK = "demo"
@@ -73,8 +72,8 @@ class ClaimError(AssertionError):
     """A claim of a step does not hold."""
 
 
-class Viewer(Protocol):
-    """Receives the progress of the scenario."""
+class Viewer:
+    """Receives the progress of the scenario; this one shows nothing."""
 
     def begin(self, title: str) -> None:
         """Receive that a step begins."""
@@ -84,19 +83,6 @@ class Viewer(Protocol):
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
         """Receive that a step succeeded, after how many seconds, and its outcome."""
-
-
-class Quiet:
-    """A viewer that shows nothing."""
-
-    def begin(self, title: str) -> None:
-        """Do nothing."""
-
-    def show(self, observation: Observation) -> None:
-        """Do nothing."""
-
-    def end(self, title: str, seconds: float, outcome: str) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -132,7 +118,7 @@ class Scenario:
     engine: PulumiEngine
     configuration: Mapping[str, str]
     logs: Path
-    viewer: Viewer = field(default_factory=Quiet)
+    viewer: Viewer = field(default_factory=Viewer)
     summary: Summary = field(default_factory=Summary)
 
     @property
@@ -369,22 +355,15 @@ class Scenario:
         pods, _ = await self.kube.list(
             f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector
         )
-        return sum(
-            any(c["type"] == "Ready" and c["status"] == "True" for c in p["status"]["conditions"])
-            for p in pods
-            if p.get("status", {}).get("conditions")
-        )
+        return sum(holds(pod, "Ready") for pod in pods)
 
     async def _pools_ready(self) -> str | None:
         pools, _ = await self.kube.list("/apis/karpenter.sh/v1/nodepools")
         if not pools:
             return "there is no NodePool"
         for pool in pools:
-            ready = [
-                c for c in pool.get("status", {}).get("conditions", []) if c["type"] == "Ready"
-            ]
-            if not ready or ready[0]["status"] != "True":
-                return f"NodePool {pool['metadata']['name']}: {ready}"
+            if not holds(pool, "Ready"):
+                return f"NodePool {pool['metadata']['name']}: {pool.get('status')}"
         return None
 
     async def _volumes(self) -> list[Object]:

@@ -91,6 +91,12 @@ class Change:
     object: Object
 
 
+def holds(thing: Object, condition: str) -> bool:
+    """Return whether a condition of an object is true."""
+    conditions = thing.get("status", {}).get("conditions", [])
+    return any(each["type"] == condition and each["status"] == "True" for each in conditions)
+
+
 class KubeClient:
     """A client of one API server; an asynchronous context manager.
 

@@ -22,7 +22,7 @@ import msgspec
 
 from testbed.kube.client import Object
 from testbed.kube.quantities import GIBIBYTE, MEBIBYTE, format_cpu, format_memory, parse_quantity
-from testbed.nodes.userdata import Bootstrap, Dialect, Taint
+from testbed.nodes.userdata import Bootstrap, Dialect
 from testbed.processes import binaries
 
 KWOK_NODE = "kwok.x-k8s.io/node"
@@ -125,7 +125,7 @@ def registered_node(instance: Instance, orders: Bootstrap) -> Object:
             "taints": [
                 {"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"},
                 {"key": NOT_READY, "effect": "NoSchedule"},
-                *(_taint(taint) for taint in orders.taints),
+                *orders.taints,
             ],
         },
         "status": {
@@ -165,11 +165,6 @@ def cloud_labels(instance: Instance) -> dict[str, str]:
     if instance.zone_id:
         labels["topology.k8s.aws/zone-id"] = instance.zone_id
     return labels
-
-
-def _taint(taint: Taint) -> Object:
-    written = {"key": taint.key, "effect": taint.effect}
-    return {**written, "value": taint.value} if taint.value else written
 
 
 def _node_info(instance: Instance, orders: Bootstrap, architecture: str) -> Object:

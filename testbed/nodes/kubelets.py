@@ -38,6 +38,7 @@ from testbed.kube.client import (
     NotFoundError,
     Object,
     Patch,
+    holds,
 )
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.nodes.instances import (
@@ -238,13 +239,6 @@ def instance_id_of(node: Object) -> str | None:
     return match[1] if match else None
 
 
-def _is_ready(node: Object) -> bool:
-    conditions = node.get("status", {}).get("conditions", [])
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
-    )
-
-
 def _taint_keys(node: Object) -> list[str]:
     return [taint["key"] for taint in node["spec"].get("taints", [])]
 
@@ -396,7 +390,7 @@ class _Kubelet:
     # --- leaving
 
     async def _set_unreachable(self, node: Object) -> None:
-        if self._is_silent and not _is_ready(node):
+        if self._is_silent and not holds(node, "Ready"):
             return
         try:
             await self._take_from_kwok()

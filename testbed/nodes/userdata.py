@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from email import message_from_string
 from email.message import Message
@@ -71,13 +71,9 @@ _IMAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
-    """A taint that the kubelet registers its node with."""
-
-    key: str
-    value: str
-    effect: str
+def make_taint(key: str, value: str, effect: str) -> dict[str, str]:
+    """Return a taint that the kubelet registers its node with, in the API's format."""
+    return {"key": key, "value": value, "effect": effect}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +88,7 @@ class Bootstrap:
     endpoint: str
     certificate_authority: str  # base64 of PEM
     labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
+    taints: Sequence[Mapping[str, str]] = ()
     max_pods: int | None = None
     pods_per_core: int | None = None
     kube_reserved: Mapping[str, str] = field(default_factory=dict)
@@ -235,11 +231,11 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _config_taints(config: Mapping[str, Any]) -> tuple[Taint, ...]:
-    return tuple(
-        Taint(taint["key"], taint.get("value") or "", taint["effect"])
+def _config_taints(config: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [
+        make_taint(taint["key"], taint.get("value") or "", taint["effect"])
         for taint in config.get("registerWithTaints") or []
-    )
+    ]
 
 
 # --- AL2
@@ -320,7 +316,7 @@ def _from_bottlerocket(settings: Mapping[str, Any]) -> Bootstrap:
         endpoint=settings["api-server"],
         certificate_authority=settings["cluster-certificate"],
         labels=_texts(settings.get("node-labels")),
-        taints=tuple(_bottlerocket_taints(settings.get("node-taints") or {})),
+        taints=list(_bottlerocket_taints(settings.get("node-taints") or {})),
         max_pods=_whole(settings.get("max-pods"), "max-pods"),
         kube_reserved=_texts(settings.get("kube-reserved")),
         system_reserved=_texts(settings.get("system-reserved")),
@@ -328,11 +324,11 @@ def _from_bottlerocket(settings: Mapping[str, Any]) -> Bootstrap:
     )
 
 
-def _bottlerocket_taints(taints: Mapping[str, Any]) -> Iterable[Taint]:
+def _bottlerocket_taints(taints: Mapping[str, Any]) -> Iterable[dict[str, str]]:
     for key, values in taints.items():
         for text in values if isinstance(values, list) else [values]:
             value, _, effect = text.rpartition(":")
-            yield Taint(key, value, effect)
+            yield make_taint(key, value, effect)
 
 
 # --- shared by the formats
@@ -356,7 +352,7 @@ def _pairs(text: str, *, between: str = "=") -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _flag_taints(text: str) -> tuple[Taint, ...]:
+def _flag_taints(text: str) -> list[dict[str, str]]:
     """Parse `key=value:Effect` or `key:Effect`, separated by commas."""
     taints = []
     for item in filter(None, text.split(",")):
@@ -364,8 +360,8 @@ def _flag_taints(text: str) -> tuple[Taint, ...]:
         if not colon:
             raise UserDataError(f"--register-with-taints: {item!r} has no effect")
         key, _, value = body.partition("=")
-        taints.append(Taint(key, value, effect))
-    return tuple(taints)
+        taints.append(make_taint(key, value, effect))
+    return taints
 
 
 def _texts(mapping: Mapping[str, Any] | None) -> dict[str, str]:

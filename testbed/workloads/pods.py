@@ -6,7 +6,6 @@ import asyncio
 import logging
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from testbed.workloads.addresses import AddressBlock
 from testbed.workloads.containers import Container, Place, timestamp
 from testbed.workloads.environment import Surroundings, resolve
 from testbed.workloads.podidentity import AGENT
+from testbed.workloads.systemnodes import ALLOCATABLE
 from testbed.workloads.tokens import TokenFile, write_atomically
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class Host:
     session: aiohttp.ClientSession
     addresses: AddressBlock
     address: str
-    allocatable: Mapping[str, str]
     pods_directory: Path
     logs_directory: Path
     checkout: Path
@@ -172,7 +171,7 @@ class Pod:
             pod=self.object,
             address=self._address,
             host_address=self.host.address,
-            allocatable=self.host.allocatable,
+            allocatable=ALLOCATABLE,
             read=self._read,
         )
         variables = await resolve(container, surroundings, self._given)

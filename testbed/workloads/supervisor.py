@@ -18,7 +18,7 @@ from testbed.processes.background import Background
 from testbed.workloads.addresses import AddressBlock
 from testbed.workloads.podidentity import HasPodIdentity, Webhook
 from testbed.workloads.pods import Host, Pod, log_file
-from testbed.workloads.systemnodes import ALLOCATABLE, SystemNode
+from testbed.workloads.systemnodes import SystemNode
 
 log = logging.getLogger(__name__)
 
@@ -96,33 +96,25 @@ class Workloads(Background):
                     SystemNode(index, self._region, block.of_node(index))
                     for index in range(self._node_count)
                 ]
-                hosts = [self._host(node, kube, session, block, pods_directory) for node in nodes]
+                hosts = [
+                    Host(
+                        kube=kube,
+                        session=session,
+                        addresses=block,
+                        address=node.address,
+                        pods_directory=pods_directory,
+                        logs_directory=self.logs_directory,
+                        checkout=self._checkout,
+                        cloud_url=self._cloud_url,
+                        region=self._region,
+                    )
+                    for node in nodes
+                ]
                 webhook = Webhook(
                     kube=kube, region=self._region, has_pod_identity=self._has_pod_identity(session)
                 )
                 async with webhook.serving():
                     await self._serve(nodes, hosts, ready)
-
-    def _host(
-        self,
-        node: SystemNode,
-        kube: KubeClient,
-        session: aiohttp.ClientSession,
-        block: AddressBlock,
-        pods_directory: Path,
-    ) -> Host:
-        return Host(
-            kube=kube,
-            session=session,
-            addresses=block,
-            address=node.address,
-            allocatable=ALLOCATABLE,
-            pods_directory=pods_directory,
-            logs_directory=self.logs_directory,
-            checkout=self._checkout,
-            cloud_url=self._cloud_url,
-            region=self._region,
-        )
 
     def _has_pod_identity(self, session: aiohttp.ClientSession) -> HasPodIdentity:
         async def has_pod_identity(namespace: str, service_account: str) -> bool:

@@ -244,7 +244,7 @@ async def test_the_user_data_lets_the_instance_join(
         "karpenter.sh/nodepool": POOL,
         "team": "a",
     }
-    assert [(t.key, t.value, t.effect) for t in bootstrap.taints] == [
+    assert [(t["key"], t["value"], t["effect"]) for t in bootstrap.taints] == [
         ("team", "a", "NoSchedule"),
         ("karpenter.sh/unregistered", "", "NoExecute"),
     ]

@@ -150,7 +150,7 @@ def test_the_node_parses_its_user_data(name: str) -> None:
     understood = parse_user_data(user_data(FAMILIES[family], bootstrap(**given)))
     assert understood.cluster_name == "joiner"
     assert understood.labels.items() >= {"karpenter.sh/nodepool": "default", "team": "a"}.items()
-    assert {(t.key, t.effect) for t in understood.taints} == {
+    assert {(t["key"], t["effect"]) for t in understood.taints} == {
         ("team", "NoSchedule"),
         ("karpenter.sh/unregistered", "NoExecute"),
     }

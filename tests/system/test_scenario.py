@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed.demo.observation import Observation, Observer
-from testbed.demo.scenario import Scenario
+from testbed.demo.observation import Observer
+from testbed.demo.scenario import Scenario, Viewer
 from testbed.kube.client import KubeClient
 from tests.system.region import Region, running_region
 
@@ -36,14 +36,11 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
         yield running
 
 
-class Printed:
+class Printed(Viewer):
     """Prints the progress of the scenario; pytest shows the output if the test fails."""
 
     def begin(self, title: str) -> None:
         print(f"▸ {title}")
-
-    def show(self, observation: Observation) -> None:
-        """Print an observation."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
         print(f"✓ {title} ({seconds:.1f} s): {outcome}")

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.kube.quantities import GIBIBYTE, parse_quantity
 from testbed.nodes.instances import Instance, registered_node
-from testbed.nodes.userdata import Dialect, Taint, UserDataError, parse_user_data
+from testbed.nodes.userdata import Dialect, UserDataError, make_taint, parse_user_data
 
 NODE_CONFIG = """\
 apiVersion: node.eks.aws/v1alpha1
@@ -107,10 +107,10 @@ def test_a_nodeconfig_has_cluster_labels_taints_and_reservations() -> None:
     assert orders.endpoint == "https://127.0.0.1:6443"
     assert orders.certificate_authority == "Q0E="
     assert orders.labels == {"karpenter.sh/nodepool": "default", "team": "a"}
-    assert orders.taints == (
-        Taint("karpenter.sh/unregistered", "", "NoExecute"),
-        Taint("team", "a", "NoSchedule"),
-    )
+    assert orders.taints == [
+        make_taint("karpenter.sh/unregistered", "", "NoExecute"),
+        make_taint("team", "a", "NoSchedule"),
+    ]
     assert orders.max_pods == 29
     assert orders.kube_reserved == {"cpu": "80m", "memory": "500Mi"}
     assert orders.eviction_hard == {"memory.available": "5%"}
@@ -159,7 +159,10 @@ def test_bootstrap_arguments_are_parsed_as_by_shell_and_kubelet() -> None:
     assert orders.cluster_name == "joiner"
     assert orders.endpoint == "https://127.0.0.1:6443"
     assert orders.labels == {"a": "b", "c": "d"}
-    assert orders.taints == (Taint("x", "y", "NoSchedule"), Taint("z", "", "NoExecute"))
+    assert orders.taints == [
+        make_taint("x", "y", "NoSchedule"),
+        make_taint("z", "", "NoExecute"),
+    ]
     assert orders.max_pods == 17
     assert orders.kube_reserved == {"cpu": "90m", "memory": "1Gi"}
     assert orders.eviction_hard == {"memory.available": "5%"}
@@ -170,11 +173,11 @@ def test_bottlerocket_settings_are_parsed_from_toml() -> None:
 
     assert orders.dialect is Dialect.BOTTLEROCKET
     assert orders.labels == {"karpenter.sh/nodepool": "default"}
-    assert orders.taints == (
-        Taint("karpenter.sh/unregistered", "", "NoExecute"),
-        Taint("team", "a", "NoSchedule"),
-        Taint("team", "b", "NoSchedule"),
-    )
+    assert orders.taints == [
+        make_taint("karpenter.sh/unregistered", "", "NoExecute"),
+        make_taint("team", "a", "NoSchedule"),
+        make_taint("team", "b", "NoSchedule"),
+    ]
     assert orders.max_pods == 58
     assert orders.eviction_hard == {"memory.available": "200Mi"}
 
