@@ -160,6 +160,28 @@ def test_an_unusable_persistentvolumeclaim_is_named(parts: dict[str, Any], words
     )
 
 
+def test_many_volumes_of_a_class_with_several_topologies_are_reachable_from_one_zone() -> None:
+    topologies = [
+        {"matchLabelExpressions": [{"key": labels.ZONE, "values": [f"zone-{zone}"]}]}
+        for zone in "abc"
+    ]
+    wire = {
+        "metadata": {"name": "ebs"},
+        "provisioner": "ebs.csi.aws.com",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowedTopologies": topologies,
+    }
+    # A list of all combinations of their topologies would have 3**30 items.
+    names = [f"data-{number}" for number in range(30)]
+    snapshot = make_snapshot(
+        make_nodepool(),
+        storage_classes=(msgspec.convert(wire, StorageClass),),
+        persistent_volume_claims=tuple(_claim(name, storageClassName="ebs") for name in names),
+    )
+
+    expect_nodes(schedule_on(snapshot, [make_pod(claims=names)]), 1)
+
+
 def test_a_node_without_drivers_takes_pods() -> None:
     csi = msgspec.convert({"metadata": {"name": "a"}, "spec": {"drivers": None}}, CSINode)
     snapshot = make_snapshot(nodes=[make_node("a")], csi_nodes=(csi,))

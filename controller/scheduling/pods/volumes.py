@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 
 from controller.apis import labels
@@ -94,17 +95,8 @@ class VolumeIndex:
             per_volume.append(alternatives)
         if not per_volume:
             return NO_VOLUMES
-        # One node must reach all volumes: cross the alternatives of each, and drop combinations
-        # that contradict themselves.
-        crossed = [requirements.conjunction(*parts) for parts in product(*per_volume)]
-        possible = [
-            alternative
-            for alternative in crossed
-            if not any(values.is_empty for values in alternative.values())
-        ]
-        return Volumes(
-            tuple(possible or crossed), tuple(sorted(by_claim)), tuple(sorted(created.items()))
-        )
+        crossed = reduce(_cross, per_volume)
+        return Volumes(crossed, tuple(sorted(by_claim)), tuple(sorted(created.items())))
 
     def with_bound_claims(self, pod: Pod) -> Pod:
         """Return the pod with each ephemeral volume that is already bound replaced by its claim.
@@ -186,6 +178,27 @@ class VolumeIndex:
             for term in storage_class.allowed_topologies
         )
         return terms or ({},), _IN_TREE.get(storage_class.provisioner, storage_class.provisioner)
+
+
+def _cross(
+    some: tuple[dict[str, ValueSet], ...], others: tuple[dict[str, ValueSet], ...]
+) -> tuple[dict[str, ValueSet], ...]:
+    """Return each of some alternatives combined with each of others, without repetitions.
+
+    One node must reach all volumes, so combinations that contradict themselves are left out, unless
+    all do. Volumes of one StorageClass have equal alternatives: without their repetitions, the
+    number of combinations does not grow with the number of volumes.
+    """
+    crossed = {
+        frozenset(combined.items()): combined
+        for combined in (requirements.conjunction(*parts) for parts in product(some, others))
+    }
+    possible = [
+        alternative
+        for alternative in crossed.values()
+        if not any(values.is_empty for values in alternative.values())
+    ]
+    return tuple(possible or crossed.values())
 
 
 def _alternatives_of(volume: PersistentVolume) -> tuple[dict[str, ValueSet], ...]:
