@@ -291,9 +291,13 @@ def _is_usable(pool: NodePool) -> bool:
 
 
 def _is_provisionable(pod: Pod) -> bool:
-    """Whether the pod is pending, without a scheduling gate, and not of a DaemonSet or a Node."""
+    """Whether the pod is pending, without a scheduling gate, and not of a DaemonSet or a Node.
+
+    kube-scheduler does not bind a terminating pod.
+    """
     return (
         not pod.spec.node_name
+        and not pod.metadata.is_deleting
         and not pod.spec.scheduling_gates
         and not is_terminal(pod)
         and not any(owner.kind in {"DaemonSet", "Node"} for owner in pod.metadata.owner_references)

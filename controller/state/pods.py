@@ -65,9 +65,10 @@ def is_provisionable(pod: Pod) -> bool:
     """Whether the pod is pending and needs a new node.
 
     A scheduler must have reported it unschedulable (`PodScheduled` with reason `Unschedulable`). A
-    pod with a nominated node is included: if the nominated node fails, the pod needs another one.
+    pod with a nominated node is included: if the nominated node fails, the pod needs another one. A
+    terminating pod that a finalizer keeps is not, because kube-scheduler does not bind it.
     """
-    if pod.spec.node_name or is_terminal(pod):
+    if pod.spec.node_name or is_terminal(pod) or pod.metadata.is_deleting:
         return False
     scheduled = conditions.find(pod.status.conditions, "PodScheduled")
     if scheduled is None or scheduled.reason != "Unschedulable":

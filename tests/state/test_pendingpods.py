@@ -69,6 +69,17 @@ def scenario() -> Scenario:
     return Scenario()
 
 
+def test_a_terminating_pod_that_a_finalizer_keeps_is_not_pending() -> None:
+    pending = PendingPods()
+    waits = make_pod(
+        "waits", deletion_timestamp=NOW, finalizers=["example.com/hold"], conditions=[REFUSED]
+    )
+
+    pending.change(None, waits)
+
+    assert pending.all() == ()
+
+
 def test_an_untried_pod_is_undecided_while_an_equal_pod_is_unschedulable(
     scenario: Scenario,
 ) -> None:
