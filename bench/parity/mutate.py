@@ -184,7 +184,7 @@ MUTATIONS = (
     EngineMutation(
         "daemons cost nothing",
         f"{SCHEDULING}/catalog/daemons.py",
-        "requests=resources.pod_requests(pod),",
+        "requests=requests,",
         "requests={},",
         "daemons",
     ),

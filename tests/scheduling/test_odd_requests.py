@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import LimitRange
 from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import PriceModel
 from tests.builders import (
@@ -77,6 +78,39 @@ def test_a_malformed_term_of_node_affinity_excludes_no_node_that_meets_another_t
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
+def named(operator: str, node: str) -> dict[str, Any]:
+    return {"matchFields": [{"key": "metadata.name", "operator": operator, "values": [node]}]}
+
+
+def with_term(name: str, **term: Any) -> Pod:
+    required = {"nodeSelectorTerms": [term]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return make_pod(name=name, cpu="1", spec={"affinity": affinity})
+
+
+IN_ZONE = {"matchExpressions": [{"key": labels.ZONE, "operator": "Exists"}]}
+
+
+@pytest.mark.parametrize("expressions", [{}, IN_ZONE], ids=["alone", "with-expressions"])
+def test_a_pod_that_requires_a_node_by_name_gets_no_new_node(expressions: dict[str, Any]) -> None:
+    pods = [with_term(name, **named("In", name), **expressions) for name in ("here", "gone")]
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("here")])
+
+    results = schedule_on(snapshot, pods)
+
+    assert not results.new_nodes
+    assert results.existing_nodes == {"here": ("default/here",)}
+    assert list(results.unschedulable) == ["default/gone"]
+
+
+@pytest.mark.parametrize("expressions", [{}, IN_ZONE], ids=["alone", "with-expressions"])
+def test_a_pod_that_excludes_a_node_by_name_gets_another(expressions: dict[str, Any]) -> None:
+    pod = with_term("pod", **named("NotIn", "here"), **expressions)
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("here")])
+
+    expect_nodes(schedule_on(snapshot, [pod]), 1)
+
+
 def test_a_daemonset_with_a_malformed_node_affinity_runs_on_no_node() -> None:
     daemon = make_daemonset(cpu="1", node_affinity=[[NOT_A_NUMBER]])
     snapshot = make_snapshot(make_nodepool(), types=make_types(2), daemon_sets=(daemon,))
@@ -103,6 +137,20 @@ def test_a_daemonset_that_fits_no_instance_type_leaves_existing_nodes_usable() -
     results = schedule_on(snapshot, [make_pod(cpu="1")])
 
     assert list(results.existing_nodes) == ["one"]
+
+
+def test_a_negative_default_of_a_limit_range_does_not_stop_launches() -> None:
+    limit_range = {
+        "metadata": {"name": "odd", "namespace": "default"},
+        "spec": {"limits": [{"type": "Container", "defaultRequest": {"example.com/x": "-1"}}]},
+    }
+    snapshot = make_snapshot(
+        make_nodepool(),
+        daemon_sets=(make_daemonset(cpu="1"),),
+        limit_ranges=(msgspec.convert(limit_range, LimitRange),),
+    )
+
+    expect_nodes(schedule_on(snapshot, [make_pod()]), 1)
 
 
 def test_without_instance_types_daemonsets_still_take_capacity_of_existing_nodes() -> None:

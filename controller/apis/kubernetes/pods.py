@@ -42,7 +42,7 @@ class Container(Wire):
 
 
 class NodeSelectorTerm(Wire):
-    """Expressions that must all match; `match_fields` are read only for devices (DRA)."""
+    """Expressions on the labels and the fields of a node that must all match."""
 
     match_expressions: list[Requirement] = []
     match_fields: list[Requirement] = []

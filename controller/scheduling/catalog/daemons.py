@@ -45,7 +45,8 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
 
     The requests are those of its newest pod, because admission may have changed them. Without a
     pod they are those of its template, with the defaults of LimitRanges. A DaemonSet with resource
-    claims is left out if the cluster has no DeviceClass.
+    claims is left out if the cluster has no DeviceClass, and so is one whose requests are negative
+    by a default of a LimitRange: the API server refuses its pods.
     """
     newest = _newest_pods(snapshot.pods)
     result = []
@@ -58,12 +59,16 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
         if pod is None:
             spec = with_defaults(spec, daemon_set.metadata.namespace, snapshot.limit_ranges)
             pod = Pod(metadata=daemon_set.metadata, spec=spec)
+        try:
+            requests = resources.pod_requests(pod)
+        except ValueError:
+            continue
         result.append(
             Daemon(
                 key=daemon_set.metadata.key,
                 alternatives=required_alternatives(template),
                 tolerations=(*template.tolerations, *spec.tolerations, TOLERATE_PREFERENCES),
-                requests=resources.pod_requests(pod),
+                requests=requests,
                 ports=hostports.host_ports(spec),
             )
         )

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
+from controller.apis import labels
 from controller.apis.kubernetes.pods import NodeSelectorTerm, PodSpec
+from controller.apis.kubernetes.taints import Requirement
 from controller.constraints import requirements
 from controller.constraints.requirements import Requirements, ValueSet
 
@@ -26,7 +30,7 @@ def malformation(spec: PodSpec) -> str:
     """Return what is malformed in the required node affinity; empty if nothing is."""
     for term in _terms(spec):
         try:
-            requirements.read(term.match_expressions)
+            requirements.read(_expressions(term))
         except ValueError as malformed:
             return str(malformed)
     return ""
@@ -46,7 +50,7 @@ def _parts_of_terms(spec: PodSpec) -> Iterator[list[Requirements]]:
     selected = requirements.of_labels(spec.node_selector)
     for term in _terms(spec):
         try:
-            parts = [requirements.read([one]) for one in term.match_expressions]
+            parts = [requirements.read([one]) for one in _expressions(term)]
         except ValueError:
             continue
         yield [selected, *parts]
@@ -57,5 +61,15 @@ def _terms(spec: PodSpec) -> Iterator[NodeSelectorTerm]:
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     if affinity is not None and affinity.required is not None:
         for term in affinity.required.node_selector_terms:
-            if term.match_expressions:
+            if term.match_expressions or term.match_fields:
                 yield term
+
+
+def _expressions(term: NodeSelectorTerm) -> list[Requirement]:
+    """Return the expressions of a term; those on the node's name as requirements on its hostname.
+
+    `metadata.name` is the only field that kube-scheduler knows. The hostname label of a node on EKS
+    is its name.
+    """
+    names = [msgspec.structs.replace(one, key=labels.HOSTNAME) for one in term.match_fields]
+    return [*term.match_expressions, *names]
