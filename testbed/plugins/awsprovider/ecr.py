@@ -23,6 +23,7 @@ class Repository(Resource):
     automatic_name = "name"
     name_limit = 256
     fixed = ("name", "encryptionConfigurations")
+    unsupported = ("encryptionConfigurations",)
     computed = ("arn", "registryId", "repositoryUrl")
     defaults = {"imageTagMutability": "MUTABLE"}
 

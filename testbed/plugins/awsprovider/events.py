@@ -29,6 +29,7 @@ class EventRule(Resource):
     is_taggable = True
     automatic_name = "name"
     fixed = ("name", "namePrefix", "eventBusName")
+    unsupported = ("description", "forceDestroy", "roleArn", "scheduleExpression", "state")
     computed = ("arn",)
     defaults = {"eventBusName": DEFAULT_BUS}
     documents = ("eventPattern",)
@@ -83,6 +84,7 @@ class EventTarget(Resource):
     service = "events"
     automatic_name = "targetId"
     fixed = ("rule", "targetId", "eventBusName")
+    unsupported = ("forceDestroy", "input", "inputPath", "roleArn")
     defaults = {"eventBusName": DEFAULT_BUS}
 
     def create(self, inputs: Bag) -> str:

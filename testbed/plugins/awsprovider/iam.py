@@ -36,6 +36,7 @@ class Role(IamResource):
     is_taggable = True
     automatic_name = "name"
     fixed = ("name", "namePrefix", "path")
+    unsupported = ("forceDetachPolicies", "inlinePolicies", "managedPolicyArns")
     computed = ("arn", "uniqueId", "createDate")
     defaults = {"maxSessionDuration": 3600, "path": "/"}
     documents = ("assumeRolePolicy",)

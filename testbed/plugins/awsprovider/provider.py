@@ -109,7 +109,15 @@ class AwsProvider(Provider):
         if kind.is_taggable and self.session.default_tags and inputs.get("tags") is not UNKNOWN:
             inputs["tags"] = _join_tags(self.session.default_tags, inputs.get("tags"))
         form = sdktypes.forms(RESOURCES)[proposal.type]
-        wrong = [*_exclusion_faults(kind, proposal.new), *sdktypes.faults(form, plain(inputs))]
+        wrong = [
+            *(
+                Fault(key, "the aws stand-in does not support it")
+                for key in kind.unsupported
+                if proposal.new.get(key) is not None
+            ),
+            *_exclusion_faults(kind, proposal.new),
+            *sdktypes.faults(form, plain(inputs)),
+        ]
         return Checked(inputs, wrong or _canonicalize(inputs, kind.documents))
 
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:

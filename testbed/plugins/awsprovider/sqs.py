@@ -33,6 +33,10 @@ class Queue(Resource):
     name_limit = 80
     fixed = ("name", "namePrefix", "fifoQueue")
     exclusive = (("kmsMasterKeyId", "sqsManagedSseEnabled"),)
+    unsupported = (
+        "delaySeconds", "fifoQueue", "kmsDataKeyReusePeriodSeconds", "maxMessageSize", "policy",
+        "receiveWaitTimeSeconds", "redriveAllowPolicy", "redrivePolicy", "visibilityTimeoutSeconds",
+    )  # fmt: skip
     computed = ("arn", "url")
     defaults = {"messageRetentionSeconds": 345600}
 

@@ -341,7 +341,13 @@ def test_a_change_count_reports_whether_there_are_changes() -> None:
     ("type_", "inputs", "property_", "words"),
     [
         ("aws:iam/role:Role", {}, "assumeRolePolicy", "is required"),
-        ("aws:sqs/queue:Queue", {"delaySeconds": "soon"}, "delaySeconds", "expected a number"),
+        (
+            "aws:sqs/queue:Queue",
+            {"messageRetentionSeconds": "soon"},
+            "messageRetentionSeconds",
+            "expected a number",
+        ),
+        ("aws:sqs/queue:Queue", {"fifoQueue": True}, "fifoQueue", "does not support it"),
         ("aws:sqs/queue:Queue", {"size": 3}, "size", "there is no such input"),
         ("aws:sqs/queue:Queue", {"tags": ["a"]}, "tags", "expected a map"),
         (
