@@ -8,6 +8,7 @@
   x TooManyRequestsError    429: slow down, or a PodDisruptionBudget forbids the eviction
   x GoneError               410: the watch is too old; list again
   x UnavailableError        5xx and broken connections: retry
+  x UnreadableError         the object has an unexpected format
 """
 
 from __future__ import annotations
@@ -48,3 +49,7 @@ class GoneError(ApiError):
 
 class UnavailableError(ApiError):
     """The server did not respond, or could not process the request; retry."""
+
+
+class UnreadableError(ApiError):
+    """The server's object has an unexpected format."""

@@ -12,7 +12,7 @@ import msgspec
 
 from controller.apis.kinds import Kind, T
 from controller.apis.kubernetes.meta import KubernetesObject, Wire
-from controller.apiserver.errors import UnavailableError
+from controller.apiserver.errors import UnavailableError, UnreadableError
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +50,13 @@ def one(kind: Kind[T], body: bytes) -> T:
 
     Raises:
         UnavailableError: the body is not JSON.
-        msgspec.ValidationError: the body is not an object of the kind.
+        UnreadableError: the body is not an object of the kind.
 
     """
-    decoded: T = _decode(body, kind.type)
+    try:
+        decoded: T = _decode(body, kind.type)
+    except msgspec.ValidationError as exc:
+        raise UnreadableError(f"the {kind.name} has an unexpected format: {exc}") from exc
     return decoded
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from controller.apis import kinds
 from controller.apis.kinds import Kind, T
-from controller.apiserver.errors import ApiError, NotFoundError
+from controller.apiserver.errors import ApiError, NotFoundError, UnreadableError
 from controller.apiserver.port import ApiServer, Change
 from controller.options import Options
 from controller.state.buffers import SCALABLES
@@ -195,3 +195,5 @@ class Watches:
             await self.api.get(kind, value.metadata.name, value.metadata.namespace)
         except NotFoundError:
             self.take(kind, Change("DELETED", value))
+        except UnreadableError:
+            pass  # It exists. The list has logged the error.

@@ -9,6 +9,7 @@ import pytest
 
 from controller.apis import kinds
 from controller.apis.kinds import Kind
+from controller.apiserver.errors import UnreadableError
 from controller.kube import decoding
 
 
@@ -23,6 +24,13 @@ def test_a_condition_with_any_status_hides_no_object(kind: Kind[Any], status: st
     assert decoded is not None
     assert [c.status for c in decoded.status.conditions] == [status]
     assert not decoded.status.conditions[0].is_true
+
+
+def test_an_object_with_an_unexpected_format_is_an_error_of_the_api_server() -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"taints": "all of them"}}
+
+    with pytest.raises(UnreadableError, match="the Node has an unexpected format: Expected"):
+        decoding.one(kinds.NODE, msgspec.json.encode(body))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from controller.apis import kinds
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.workloads import PodGroup
-from controller.apiserver.errors import NotFoundError
+from controller.apiserver.errors import NotFoundError, UnreadableError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
 from controller.manager import watches
@@ -138,6 +138,28 @@ async def test_a_recheck_finds_changes_without_an_event(monkeypatch: pytest.Monk
     assert ("nodeclaims", "missed", "missed") in world.changes
     assert ("nodeclaims", "ghost", None) in world.changes
     assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["missed", "stays"]
+
+
+async def test_a_recheck_keeps_an_object_that_became_unreadable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "RECHECK_SECONDS", 0.01)
+    world = WatchedCluster()
+    await world.watches.list_custom_resources()
+    for name in ("a-unreadable", "ghost"):
+        world.watches.take(kinds.NODE_CLAIM, Change("ADDED", make_nodeclaim(name)))
+    # A list leaves out unreadable objects.
+    world.api.refuse("get", UnreadableError("unexpected format"), kind=kinds.NODE_CLAIM)
+
+    task = asyncio.create_task(world.watches.run())
+    await world.until_told(3)
+    known = [claim.metadata.name for claim in world.cluster.list(kinds.NODE_CLAIM)]
+    is_running = not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert is_running
+    assert known == ["a-unreadable"]
 
 
 async def test_a_missing_kind_is_logged_once(
