@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 
 from controller.apis import labels
 from controller.disruption.advice.adoption import outside, simulate_drain, translate_labels
@@ -18,6 +21,7 @@ from controller.disruption.advice.nodepools import (
 )
 from controller.disruption.advice.replay import at_next_recording
 from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.catalog import offerings
 from controller.state.nodes import StateNode
 from tests.builders import (
     by_hostname,
@@ -68,6 +72,23 @@ def test_nodes_of_node_groups_have_a_capacity_type_and_a_price() -> None:
         labels.SPOT,
     ]
     assert outside(known) == {"plain", "spot"}
+
+
+def test_forecasts_encode_instance_types_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = []
+    join = offerings._join_blocks
+
+    def counted(*parts: Any) -> offerings.Catalog:
+        encoded.append(parts)
+        return join(*parts)
+
+    monkeypatch.setattr(offerings, "_join_blocks", counted)
+    question = Question(problem=problem(worker("a"), worker("b")), leaving=frozenset({"a", "b"}))
+
+    question.forecast()
+    question.forecast([lambda changed: replace(changed, pending=(make_pod(),))])
+
+    assert len(encoded) == 1
 
 
 def test_limits_are_raised_so_that_nodes_use_four_fifths_of_them() -> None:

@@ -18,6 +18,7 @@ from controller.disruption import candidates
 from controller.disruption.applying import replace_nodes
 from controller.disruption.candidates import pod_obstacle
 from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import never, schedule
 from controller.state.evictions import EvictionGuards
@@ -79,11 +80,13 @@ def simulate_drain(
     names: Collection[str],
     *,
     expired: Callable[[], bool] = never,
+    catalog: Catalog | None = None,
 ) -> Adopted:
     """Return the cluster after these nodes were drained, and new nodes launched for their pods.
 
     The pending pods are scheduled together with the evicted pods. Pending pods that no node can run
     stay pending. If `expired` returns true, the scheduling engine returns its best result so far.
+    `catalog` is that of the problem's snapshot, if the caller keeps it.
     """
     names = {state.name for state in problem.snapshot.nodes if state.name in names}
     pods: defaultdict[str, list[Pod]] = defaultdict(list)
@@ -100,6 +103,7 @@ def simulate_drain(
             [*moving, *problem.pending],
             snapshot=problem.snapshot.without(frozenset(leaving)),
             settings=problem.scheduling,
+            catalog=catalog,
             expired=expired,
         )
         stuck = {

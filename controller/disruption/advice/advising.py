@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from controller.apis.karpenter.nodepool import NodePool
@@ -14,6 +14,7 @@ from controller.disruption.advice.obstacles import Change, Obstacle, obstacles
 from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES
+from controller.scheduling.catalog.offerings import CatalogCache
 from controller.scheduling.scheduler import never
 
 NEGLIGIBLE = 0.002
@@ -38,11 +39,15 @@ class Question:
     problem: DisruptionProblem
     leaving: frozenset[str] = NO_NODES
     deadline: Deadline = no_deadline
+    catalogs: CatalogCache = field(default_factory=CatalogCache)
+    """Cache of the catalog, from one forecast to the next."""
 
     def forecast(self, changes: Iterable[Change] = ()) -> Forecast:
         """Return the forecast of the cluster after some changes."""
         problem = reduce(lambda changed, change: change(changed), changes, self.problem)
-        return forecast(problem, leaving=self.leaving, deadline=self.deadline)
+        return forecast(
+            problem, leaving=self.leaving, deadline=self.deadline, catalogs=self.catalogs
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

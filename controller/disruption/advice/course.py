@@ -15,6 +15,7 @@ from controller.disruption.methods.consolidation.method import LATER
 from controller.disruption.methods.order import decide
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.buffers import hosts
+from controller.scheduling.catalog.offerings import CatalogCache
 from controller.scheduling.pods.classes import PodSignatures
 from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
@@ -34,6 +35,9 @@ class Course:
     signatures: PodSignatures = field(default_factory=PodSignatures)
     """Cache of data about pods, from one evaluation to the next."""
 
+    catalogs: CatalogCache = field(default_factory=CatalogCache)
+    """Cache of the catalog, from one evaluation to the next."""
+
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Why the other nodes stay, by node name."""
 
@@ -44,7 +48,12 @@ class Course:
 
     def decide(self, expired: Callable[[], bool]) -> Decision:
         """Return the decision about the cluster as it is now."""
-        return decide(self.problem, expired=expired, signatures=self.signatures)
+        return decide(
+            self.problem,
+            expired=expired,
+            signatures=self.signatures,
+            catalog=self.catalogs.of(self.problem.snapshot),
+        )
 
     def execute(self, decision: Decision) -> None:
         """Execute the commands of a decision: update `problem`, `commands` and `blocked`."""

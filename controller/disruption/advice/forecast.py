@@ -17,6 +17,7 @@ from controller.disruption.budgets import is_misconfigured
 from controller.disruption.methods.drift import has_drifted, is_static
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES
+from controller.scheduling.catalog.offerings import CatalogCache
 from controller.scheduling.scheduler import never
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
@@ -61,24 +62,30 @@ def forecast(
     *,
     leaving: Collection[str] = NO_NODES,
     deadline: Deadline = no_deadline,
+    catalogs: CatalogCache | None = None,
 ) -> Forecast:
     """Return the cluster once the nodes in `leaving` are replaced and nothing more is disrupted.
 
     They are replaced at any cost, as are drifted nodes and nodes that are being deleted. Pending
     pods are scheduled if possible; no other pods are created or deleted. All waits have passed, and
     temporary budgets have ended. DISRUPTION_HORIZON after the last command, Joiner decides again,
-    because savings then count for longer.
+    because savings then count for longer. `catalogs` keeps the catalog between forecasts.
     """
+    catalogs = catalogs or CatalogCache()
     names = {*leaving, *_drifted_nodes(problem), *_deleting_nodes(problem)}
     later = problem.now + problem.settings.horizon
-    adopted = simulate_drain(without_waits(problem), names, expired=deadline())
+    waited = without_waits(problem)
+    adopted = simulate_drain(
+        waited, names, expired=deadline(), catalog=catalogs.of(waited.snapshot)
+    )
     result = Forecast(
         problem=adopted.problem,
         cost=0.0,
         staying=adopted.staying,
         evictions=adopted.moved,
     )
-    return _converge(_converge(result, problem.now, deadline), later, deadline)
+    now = _converge(result, problem.now, deadline, catalogs)
+    return _converge(now, later, deadline, catalogs)
 
 
 def _drifted_nodes(problem: DisruptionProblem) -> list[str]:
@@ -93,10 +100,12 @@ def _deleting_nodes(problem: DisruptionProblem) -> list[str]:
     return [state.name for state in problem.snapshot.nodes if state.managed and state.deleting]
 
 
-def _converge(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
+def _converge(
+    before: Forecast, now: datetime, deadline: Deadline, catalogs: CatalogCache
+) -> Forecast:
     """Return the forecast after all decisions at this time, until one has no commands."""
     problem = replace(before.problem, now=now)
-    course = Course(problem=problem, cost_before=0.0)
+    course = Course(problem=problem, cost_before=0.0, catalogs=catalogs)
     for _ in range(MOST_STEPS):
         decision = course.decide(deadline())
         course.execute(decision)

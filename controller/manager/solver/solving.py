@@ -39,7 +39,7 @@ from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
 
 if TYPE_CHECKING:
-    from controller.scheduling.catalog.offerings import Catalog
+    from controller.scheduling.catalog.offerings import Catalog, CatalogCache
 
 OVERDUE = timedelta(seconds=90)
 """The solver's time limit for everything but the search, which has its own limit: starting the
@@ -408,15 +408,14 @@ class _Caches:
     """Caches of the solver's process.
 
     They are the nodes, the running pods with their signatures, the decoded instance types of the
-    last request, and the last catalog with its inputs.
+    last request, and the last catalog.
     """
 
     cluster: ClusterReceiver = field(default_factory=ClusterReceiver)
     signatures: PodSignatures = field(default_factory=PodSignatures)
     offer: bytes = b""
     types: dict[str, tuple[InstanceType, ...]] = field(default_factory=dict)
-    catalog_inputs: tuple[Any, ...] = ()
-    last_catalog: Catalog | None = None
+    catalogs: CatalogCache | None = None
 
     def complete(self, snapshot: Snapshot, sent: int, offer: bytes) -> Snapshot | None:
         """Return the whole snapshot; None if the process does not have its nodes and pods."""
@@ -430,18 +429,15 @@ class _Caches:
     def instance_types(self, offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
         if self.offer != offer:
             # Drop the old types first: the process never returns the memory of both.
-            self.types, self.catalog_inputs, self.last_catalog = {}, (), None
+            self.types, self.catalogs = {}, None
             self.offer, self.types = offer, offers.read(offer)
         return self.types
 
     def catalog(self, snapshot: Snapshot) -> Catalog:
-        from controller.scheduling.catalog import daemons, offerings
+        from controller.scheduling.catalog.offerings import CatalogCache
 
-        pools = [(pool.metadata.name, pool.spec) for pool in snapshot.node_pools]
-        catalog_inputs = (snapshot.instance_types, pools, daemons.daemons(snapshot))
-        if self.last_catalog is None or self.catalog_inputs != catalog_inputs:
-            self.catalog_inputs, self.last_catalog = catalog_inputs, offerings.catalog(snapshot)
-        return self.last_catalog
+        self.catalogs = self.catalogs or CatalogCache()
+        return self.catalogs.of(snapshot)
 
 
 _CACHES = _Caches()

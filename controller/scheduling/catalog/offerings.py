@@ -164,6 +164,22 @@ def catalog(snapshot: Snapshot) -> Catalog:
     return _join_blocks(pools, blocks, axis, daemons(snapshot))
 
 
+@dataclass(slots=True)
+class CatalogCache:
+    """The catalog of the last snapshot, kept for snapshots with equal inputs."""
+
+    _inputs: tuple[object, ...] = ()
+    _catalog: Catalog | None = None
+
+    def of(self, snapshot: Snapshot) -> Catalog:
+        """Return the catalog of a snapshot."""
+        pools = [(pool.metadata.name, pool.spec) for pool in snapshot.node_pools]
+        inputs = (snapshot.instance_types, pools, daemons(snapshot))
+        if self._catalog is None or self._inputs != inputs:
+            self._inputs, self._catalog = inputs, catalog(snapshot)
+        return self._catalog
+
+
 def _axis(per_pool: Sequence[Sequence[InstanceType]]) -> ResourceAxis:
     """Return the axis of all resources of these types: CPU, memory, pods, then the rest by name."""
     seen: set[str] = {resources.CPU, resources.MEMORY, resources.PODS}
