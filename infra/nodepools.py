@@ -19,17 +19,10 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 import yaml
 
-from controller.apis import labels
+from controller.apis.karpenter.defaultpool import DEFAULT_NODE_POOL
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
-from controller.apis.karpenter.nodepool import (
-    DisruptionPolicy,
-    NodeClaimTemplate,
-    NodeClaimTemplateSpec,
-    NodeClassReference,
-    NodePool,
-    NodePoolSpec,
-)
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.validation import overlay_problems, problems
 from controller.apis.kinds import (
     CAPACITY_BUFFER,
@@ -40,7 +33,6 @@ from controller.apis.kinds import (
     Kind,
 )
 from controller.apis.kubernetes.meta import ObjectMeta, to_wire
-from controller.apis.kubernetes.taints import Requirement
 from controller.options import FeatureGates, gate_disabled
 from infra.cluster.ekscluster import EksCluster
 from infra.config.forms import ConfigError
@@ -252,40 +244,7 @@ def default_manifests(*, by_role: bool = False) -> list[Wire]:
             security_group_selector_terms=here,
         ),
     )
-    pool = NodePool(
-        metadata=ObjectMeta(name="default"),
-        spec=NodePoolSpec(
-            template=NodeClaimTemplate(
-                spec=NodeClaimTemplateSpec(
-                    node_class_ref=NodeClassReference(
-                        group=EC2_NODE_CLASS.group, kind=EC2_NODE_CLASS.name, name="default"
-                    ),
-                    requirements=[
-                        Requirement(key=labels.ARCH, operator="In", values=["amd64"]),
-                        Requirement(key=labels.OS, operator="In", values=["linux"]),
-                        Requirement(
-                            key=labels.CAPACITY_TYPE,
-                            operator="In",
-                            values=[labels.SPOT, labels.ON_DEMAND],
-                        ),
-                        Requirement(
-                            key=f"{labels.AWS_GROUP}/instance-category",
-                            operator="In",
-                            values=["c", "m", "r"],
-                        ),
-                        Requirement(
-                            key=f"{labels.AWS_GROUP}/instance-generation",
-                            operator="Gte",
-                            values=["5"],
-                        ),
-                    ],
-                )
-            ),
-            disruption=DisruptionPolicy(consolidate_after="1m"),
-            limits={"cpu": "1000"},
-        ),
-    )
-    return [manifest(EC2_NODE_CLASS, node_class), manifest(NODE_POOL, pool)]
+    return [manifest(EC2_NODE_CLASS, node_class), manifest(NODE_POOL, DEFAULT_NODE_POOL)]
 
 
 def manifest(kind: Kind[Any], typed: Any) -> Wire:

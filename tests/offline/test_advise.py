@@ -17,10 +17,10 @@ import yaml
 from bench.parity.worlds import Object, World, node_pool, requirement
 from controller.__main__ import main
 from controller.apis.karpenter import hashes
+from controller.apis.karpenter.defaultpool import DEFAULT_NODE_POOL
 from controller.apis.karpenter.nodepool import NodePool
 from controller.disruption.advice.advising import Advice, Question, advise
 from controller.offline.advise import command
-from controller.offline.advise.manifests import DEFAULT
 from controller.offline.commandline import read_json
 from controller.offline.record.redacting import redact
 from testbed.environment import CHECKOUT
@@ -168,8 +168,8 @@ def test_a_kept_node_group_costs_the_same(ask: Ask) -> None:
 
 
 def test_without_node_pools_the_default_pool_is_assumed(ask: Ask) -> None:
-    sample = yaml.safe_load_all((CHECKOUT / "crds/samples/default.yaml").read_text())
-    assert DEFAULT in list(sample)
+    _, sample = yaml.safe_load_all((CHECKOUT / "crds/samples/default.yaml").read_text())
+    assert msgspec.convert(sample, NodePool) == DEFAULT_NODE_POOL
 
     diff = ask(cluster(), "--obstacles", "1")["nodePoolDiff"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from controller.apis.karpenter import hashes
+from controller.apis.karpenter.defaultpool import DEFAULT_NODE_POOL
 from controller.apis.karpenter.nodepool import DisruptionPolicy, NodePool
 from controller.apis.karpenter.validation import problems
 from controller.apis.kinds import NODE_POOL
@@ -26,43 +27,7 @@ Wire = dict[str, Any]
 DEFAULT: Wire = {
     "apiVersion": NODE_POOL.api_version,
     "kind": NODE_POOL.name,
-    "metadata": {"name": "default"},
-    "spec": {
-        "template": {
-            "spec": {
-                "nodeClassRef": {
-                    "group": "karpenter.k8s.aws",
-                    "kind": "EC2NodeClass",
-                    "name": "default",
-                },
-                "requirements": [
-                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
-                    {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
-                    {
-                        "key": "karpenter.sh/capacity-type",
-                        "operator": "In",
-                        "values": ["spot", "on-demand"],
-                    },
-                    {
-                        "key": "karpenter.k8s.aws/instance-category",
-                        "operator": "In",
-                        "values": ["c", "m", "r"],
-                    },
-                    {
-                        "key": "karpenter.k8s.aws/instance-generation",
-                        "operator": "Gte",
-                        "values": ["5"],
-                    },
-                ],
-                "expireAfter": "720h",
-            }
-        },
-        "limits": {"cpu": "1000"},
-        "disruption": {
-            "consolidationPolicy": "WhenEmptyOrUnderutilized",
-            "consolidateAfter": "1m",
-        },
-    },
+    **to_wire(DEFAULT_NODE_POOL),
 }
 """The NodePool of `crds/samples/default.yaml`, which a new stack creates."""
 
