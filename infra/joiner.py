@@ -28,7 +28,7 @@ from controller.apis import labels
 from infra import names, nodepools
 from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.clusterapi import ClusterLocation
-from infra.config.checks import derived_settings, refuse_unusable_policies, require_options
+from infra.config.checks import refuse_unusable_policies, require_options
 from infra.config.forms import NodeAccess as NodeAccessKind
 from infra.config.settings import InstallationSettings
 from infra.deployment import customresources, image
@@ -657,13 +657,11 @@ class Joiner(pulumi.ComponentResource):
                 options=self._options,
                 environment={
                     **args.env,
-                    **derived_settings(
-                        cluster_name=cluster.name,
-                        installation=self._title,
-                        queue=self._queue_name,
-                        namespace=args.namespace,
-                        name=args.name,
-                    ),
+                    "CLUSTER_NAME": cluster.name,
+                    "INSTALLATION": self._title,
+                    "INTERRUPTION_QUEUE": self._queue_name,
+                    "SYSTEM_NAMESPACE": args.namespace,
+                    "KARPENTER_SERVICE": args.name,
                     "AWS_REGION": cluster.region,
                 },
                 secret_environment=args.secret_env,

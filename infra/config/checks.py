@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pulumi
-
 from controller.options import SETTINGS, Options, OptionsError, nearest
 from infra import policies
 from infra.clusterapi import ClusterUnreachableError, kubeconfig_file, server_of
@@ -346,30 +344,11 @@ def _can_build() -> bool:
     return asked.returncode == 0
 
 
-def derived_settings(
-    *,
-    cluster_name: pulumi.Input[str],
-    installation: pulumi.Input[str],
-    queue: pulumi.Input[str],
-    namespace: pulumi.Input[str],
-    name: pulumi.Input[str],
-) -> dict[str, pulumi.Input[str]]:
-    """Return the controller's settings in `DERIVED`, with the values of these arguments."""
-    return {
-        "CLUSTER_NAME": cluster_name,
-        "INSTALLATION": installation,
-        "INTERRUPTION_QUEUE": queue,
-        "SYSTEM_NAMESPACE": namespace,
-        "KARPENTER_SERVICE": name,
-    }
-
-
 def require_options(settings: Mapping[str, str]) -> Options:
     """Return the controller's options from the stack's `settings`.
 
     The feature gate `SPOT_TO_SPOT` is on, unless they name it. The options in `DERIVED` do not have
     their real values: the cluster's name is a placeholder, the others have their defaults.
-    `derived_settings` returns the real values.
 
     Raises:
         ConfigError: settings are unknown, invalid or in `DERIVED`; lists all of them.

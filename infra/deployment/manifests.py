@@ -14,11 +14,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-import pulumi
 import yaml
 
 from controller.options import SETTINGS, FeatureGates, Options, text_of
-from infra.config.checks import SPOT_TO_SPOT, derived_settings, require_options
+from infra.config.checks import SPOT_TO_SPOT, require_options
 from infra.config.forms import Wire
 from infra.config.settings import StackConfig
 from infra.deployment.controller import ObjectsArgs, Rule, cluster_rules, environment, objects
@@ -84,13 +83,17 @@ def plain() -> str:
 
     What differs between clusters is a placeholder, such as `${CLUSTER_NAME}`.
     """
-    named = {"namespace": DEFAULTS.namespace, "name": DEFAULTS.name}
     args = _defaults(
-        **named,
+        namespace=DEFAULTS.namespace,
+        name=DEFAULTS.name,
         image="${IMAGE}",
         role_arn="${CONTROLLER_ROLE_ARN}",
         options=replace(require_options({}), cluster_name=""),
-        environment=_derived_environment(PLACEHOLDERS, **named),
+        environment={
+            **PLACEHOLDERS,
+            "SYSTEM_NAMESPACE": DEFAULTS.namespace,
+            "KARPENTER_SERVICE": DEFAULTS.name,
+        },
     )
     return HEAD + "---\n".join(_yaml(wire) for _, wire in objects(args))
 
@@ -104,20 +107,6 @@ def _defaults(**given: Any) -> ObjectsArgs:
         "identity": DEFAULTS.identity,
     }
     return ObjectsArgs(**cast("dict[str, Any]", standard | given))
-
-
-def _derived_environment(
-    known: Wire, *, namespace: pulumi.Input[str], name: pulumi.Input[str]
-) -> dict[str, Any]:
-    """Return the controller's settings that follow from the cluster and the installation."""
-    settings = derived_settings(
-        cluster_name=known["CLUSTER_NAME"],
-        installation=known["INSTALLATION"],
-        queue=known["INTERRUPTION_QUEUE"],
-        namespace=namespace,
-        name=name,
-    )
-    return {**settings, "AWS_REGION": known["AWS_REGION"]}
 
 
 def chart() -> dict[str, str]:
@@ -260,16 +249,20 @@ def _with(options: Options, name: str, value: Any) -> Options:
 def _environment(found: re.Match[str]) -> str:
     """Return the template of the container's environment, in place of a rendered one."""
     indent = found[1]
-    known = {"CLUSTER_NAME": "clusterName", "AWS_REGION": "region"}
-    known |= {"INSTALLATION": "installation", "INTERRUPTION_QUEUE": "interruptionQueue"}
-    derived = _derived_environment(
-        {
+    required = {
+        "CLUSTER_NAME": "clusterName",
+        "AWS_REGION": "region",
+        "INSTALLATION": "installation",
+        "INTERRUPTION_QUEUE": "interruptionQueue",
+    }
+    derived = {
+        **{
             name: f'(required "{value} is required" .Values.{value})'
-            for name, value in known.items()
+            for name, value in required.items()
         },
-        namespace=".Release.Namespace",
-        name=".Values.name",
-    )
+        "SYSTEM_NAMESPACE": ".Release.Namespace",
+        "KARPENTER_SERVICE": ".Values.name",
+    }
     pairs = " ".join(f'"{name}" {expression}' for name, expression in sorted(derived.items()))
     lines = [
         "env:",
