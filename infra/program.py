@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
@@ -169,7 +169,7 @@ def _cluster(
             permissions_boundary=config.permissions_boundary,
             namespace=config.namespace,
             deployment=config.name,
-            access=[_access(entry) for entry in config.access_entries],
+            access=[Access(**entry) for entry in config.access_entries],
         ),
         options,
     )
@@ -202,14 +202,6 @@ def _immutable_settings(config: StackConfig) -> dict[str, str]:
     key = {"secretsKey": config.secrets_key} if config.secrets_key else {}
     network = "given" if config.subnet_ids else "made here"
     return {"vpcCidr": config.vpc_cidr, "ipFamily": config.ip_family, "subnetIds": network, **key}
-
-
-def _access(entry: Mapping[str, Any]) -> Access:
-    return Access(
-        principal=entry["principal"],
-        policy=entry["policy"],
-        namespaces=entry.get("namespaces", ()),
-    )
 
 
 def _discovery_tags(config: StackConfig) -> dict[str, str]:
