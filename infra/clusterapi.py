@@ -77,6 +77,10 @@ class ApiError(Exception):
         super().__init__(f"{status}: {message}")
 
 
+CLUSTER_ERRORS = (ApiError, ClusterGoneError, ClusterUnreachableError)
+"""Every error of a request to the cluster."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterLocation:
     """Name and region of the cluster, and how to connect; all text, so the state can store it."""

@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.clusterapi import (
-    ApiError,
-    ClusterApi,
-    ClusterGoneError,
-    ClusterLocation,
-    ClusterUnreachableError,
-    Objects,
-    Wire,
-)
+from infra.clusterapi import CLUSTER_ERRORS, ClusterApi, ClusterLocation, Objects, Wire
 from infra.config.forms import ConfigError
 
 OUR_MANAGER = "pulumi-kubernetes"
@@ -85,7 +77,7 @@ def refuse_foreign_objects(location: ClusterLocation, namespace: str, name: str)
     try:
         cluster = ClusterApi.find(location)
         taken = [*_foreign(cluster, namespace, name)]
-    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+    except CLUSTER_ERRORS:
         return
     if taken:
         raise ConfigError(

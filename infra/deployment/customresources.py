@@ -17,15 +17,7 @@ import pulumi_kubernetes as kubernetes
 import yaml
 
 from controller.apis import labels
-from infra.clusterapi import (
-    UPSERT,
-    ApiError,
-    ClusterApi,
-    ClusterGoneError,
-    ClusterLocation,
-    ClusterUnreachableError,
-    Wire,
-)
+from infra.clusterapi import CLUSTER_ERRORS, UPSERT, ClusterApi, ClusterLocation, Wire
 from infra.config.forms import ConfigError
 from infra.deployment.controllerobjects import is_made_by_pulumi, managers_of
 from infra.lifecycle.sharedobjects import DEFINITIONS, RETAINED, installation_of
@@ -111,7 +103,7 @@ def refuse_other_kinds(
                 installation,
             )
         ]
-    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+    except CLUSTER_ERRORS:
         return
     if problems:
         raise ConfigError(*problems)
@@ -138,7 +130,7 @@ def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> It
     try:
         cluster = ClusterApi.find(ClusterLocation.of(news))
         held = {name: cluster.get(f"{DEFINITIONS}/{name}") for name in sorted(names)}
-    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+    except CLUSTER_ERRORS:
         return
     for name, wire in held.items():
         if wire is not None and is_made_by_pulumi(wire):

@@ -22,15 +22,8 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.wording import with_count
-from infra.clusterapi import (
-    ApiError,
-    ClusterApi,
-    ClusterGoneError,
-    ClusterLocation,
-    ClusterUnreachableError,
-    Wire,
-)
-from infra.lifecycle.teardown import STACK_ANNOTATION
+from infra.clusterapi import CLUSTER_ERRORS, ClusterApi, ClusterLocation, Wire
+from infra.lifecycle.teardown import STACK_ANNOTATION, is_ours
 
 Price = Callable[["Node"], float | None]
 """Returns the price of a node per hour in the region's currency, None if it is unknown."""
@@ -74,7 +67,7 @@ def expected_impact(location: ClusterLocation, plan: Plan) -> list[str]:
         cluster = ClusterApi.find(location)
         nodes = list(nodes_of(cluster.list(f"{NODE_CLAIM.root}/{NODE_CLAIM.plural}")))
         pools = cluster.list(f"{NODE_POOL.root}/{NODE_POOL.plural}")
-    except (ApiError, ClusterGoneError, ClusterUnreachableError) as exc:
+    except CLUSTER_ERRORS as exc:
         return [f"the effect of this change on nodes is unknown: {exc}"]
     return list(lines(nodes, pools, plan, Prices(location).of)) if nodes else []
 
@@ -82,15 +75,12 @@ def expected_impact(location: ClusterLocation, plan: Plan) -> list[str]:
 def nodes_of(claims: Iterable[Wire]) -> Iterator[Node]:
     """Yield the nodes of NodeClaims that reference an EC2NodeClass."""
     for claim in claims:
-        reference, metadata = claim["spec"].get("nodeClassRef", {}), claim["metadata"]
+        metadata = claim["metadata"]
         held = metadata.get("labels") or {}
-        if (reference.get("group"), reference.get("kind")) == (
-            EC2_NODE_CLASS.group,
-            EC2_NODE_CLASS.name,
-        ):
+        if is_ours(claim["spec"]):
             yield Node(
                 pool=held.get(labels.NODEPOOL, ""),
-                node_class=reference.get("name", ""),
+                node_class=claim["spec"]["nodeClassRef"].get("name", ""),
                 instance_type=held.get(labels.INSTANCE_TYPE, ""),
                 capacity_type=held.get(labels.CAPACITY_TYPE, labels.ON_DEMAND),
                 zone=held.get(labels.ZONE, ""),

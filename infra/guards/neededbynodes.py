@@ -16,13 +16,7 @@ import pulumi
 from botocore.exceptions import BotoCoreError, ClientError
 
 from controller.apis.kinds import NODE_CLAIM
-from infra.clusterapi import (
-    ApiError,
-    ClusterApi,
-    ClusterGoneError,
-    ClusterLocation,
-    ClusterUnreachableError,
-)
+from infra.clusterapi import CLUSTER_ERRORS, ClusterApi, ClusterLocation
 from infra.config.forms import PROJECT
 from infra.inputs import is_unknown
 from infra.lifecycle.leftovers import Leftovers
@@ -165,7 +159,7 @@ def _launching_claims(location: ClusterLocation) -> Iterator[RunningNode]:
     """Yield the NodeClaims of an EC2NodeClass that have no instance yet."""
     try:
         claims = ClusterApi.find(location).list(f"{NODE_CLAIM.root}/{NODE_CLAIM.plural}")
-    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+    except CLUSTER_ERRORS:
         return
     for claim in claims:
         if is_ours(claim["spec"]) and not (claim.get("status") or {}).get("providerID"):

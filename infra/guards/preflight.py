@@ -12,14 +12,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from controller.apis import labels
-from infra.clusterapi import (
-    ApiError,
-    ClusterApi,
-    ClusterGoneError,
-    ClusterLocation,
-    ClusterUnreachableError,
-    describe_cluster,
-)
+from infra.clusterapi import CLUSTER_ERRORS, ClusterApi, ClusterLocation, describe_cluster
 from infra.lifecycle.awsanswers import ABSENT, unless_error
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
 
@@ -98,5 +91,5 @@ def _object(location: ClusterLocation, path: str) -> Wire | None:
     """Return an object of the cluster; None if there is none, or the cluster does not answer."""
     try:
         return ClusterApi.find(location).get(path)
-    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+    except CLUSTER_ERRORS:
         return None

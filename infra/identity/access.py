@@ -12,15 +12,7 @@ import yaml
 from pulumi.dynamic import CreateResult, UpdateResult
 
 from infra.cluster.ekscluster import EksCluster
-from infra.clusterapi import (
-    ApiError,
-    ClusterApi,
-    ClusterGoneError,
-    ClusterLocation,
-    ClusterUnreachableError,
-    Wire,
-    unless_abandoned,
-)
+from infra.clusterapi import CLUSTER_ERRORS, ClusterApi, ClusterLocation, Wire, unless_abandoned
 from infra.config.forms import ConfigError
 from infra.config.forms import NodeAccess as Kind
 from infra.lifecycle.registeredresource import RegisteredResource
@@ -109,7 +101,7 @@ def refuse_unreadable_mapping(location: ClusterLocation) -> None:
     try:
         config_map = ClusterApi.find(location).get(AWS_AUTH)
         _others(_map_roles(config_map or {}), "")
-    except (ClusterGoneError, ClusterUnreachableError, ApiError) as exc:
+    except CLUSTER_ERRORS as exc:
         problem = f"the ConfigMap kube-system/aws-auth cannot be read: {exc}"
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as exc:
         problem = f"mapRoles of the ConfigMap kube-system/aws-auth is not a list of roles: {exc}"

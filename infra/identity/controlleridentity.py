@@ -15,9 +15,9 @@ import pulumi
 from pulumi.dynamic import CreateResult
 
 from infra.cluster.ekscluster import EksCluster
-from infra.clusterapi import ClusterApi, ClusterLocation
+from infra.clusterapi import ClusterLocation
 from infra.config.forms import ConfigError, Presence
-from infra.identity.podidentity import Identities
+from infra.identity.podidentity import identities_of
 from infra.lifecycle.awsanswers import ABSENT, tags_in, unless_error
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
@@ -149,21 +149,15 @@ class _NoAssociationProvider(StatefulProvider):
     identity = ("cluster_name", "namespace", "service_account")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        location = ClusterLocation.of(props)
-        namespace, service_account = props["namespace"], props["service_account"]
         was_there = remove_association(
-            location.client("eks"),
-            cluster=location.cluster_name,
-            namespace=namespace,
-            service_account=service_account,
+            ClusterLocation.of(props).client("eks"),
+            cluster=props["cluster_name"],
+            namespace=props["namespace"],
+            service_account=props["service_account"],
             stack=props["stack"],
         )
         if was_there:
-            Identities(
-                cluster=ClusterApi.find(location),
-                namespace=namespace,
-                service_account=service_account,
-            ).end()
+            identities_of(props).end()
         return super().create(props)
 
 

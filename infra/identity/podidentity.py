@@ -16,15 +16,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, UpdateResult
 
 from infra.cluster.ekscluster import EksCluster
-from infra.clusterapi import (
-    ApiError,
-    ClusterApi,
-    ClusterGoneError,
-    ClusterLocation,
-    ClusterUnreachableError,
-    Objects,
-    Wire,
-)
+from infra.clusterapi import CLUSTER_ERRORS, ApiError, ClusterApi, ClusterLocation, Objects, Wire
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.waiting import Clock, say
@@ -149,7 +141,7 @@ class _PodIdentityProvider(StatefulProvider):
     identity = ("cluster_name", "namespace", "service_account")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        _of(props).ensure_credentials()
+        identities_of(props).ensure_credentials()
         return super().create(props)
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
@@ -158,11 +150,12 @@ class _PodIdentityProvider(StatefulProvider):
         return found
 
     def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
-        _of(news).ensure_credentials()
+        identities_of(news).ensure_credentials()
         return super().update(_id, olds, news)
 
 
-def _of(props: Mapping[str, Any]) -> Identities:
+def identities_of(props: Mapping[str, Any]) -> Identities:
+    """Return the identities of the service account in a resource's properties."""
     return Identities(
         cluster=ClusterApi.find(ClusterLocation.of(props)),
         namespace=props["namespace"],
@@ -172,11 +165,11 @@ def _of(props: Mapping[str, Any]) -> Identities:
 
 def _needs_healing(props: Mapping[str, Any]) -> bool:
     try:
-        identities = _of(props)
+        identities = identities_of(props)
         return bool(
             identities.cluster.get(WEBHOOK) and identities.without() and identities.is_given
         )
-    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+    except CLUSTER_ERRORS:
         return False  # The next change to the cluster reports the failure.
 
 
