@@ -38,7 +38,24 @@ class EvictionGuards:
 
     def obstacle(self, pod: Pod, *, surges: bool = False) -> str | None:
         """Return why a budget prevents the eviction, or None (see `budget_obstacle`)."""
-        return _obstacle(pod, self.of(pod), surges=surges)
+        budgets = self.of(pod)
+        if surges and budgets and all(budget.status.expected_pods == 1 for budget in budgets):
+            return None
+        if len(budgets) > 1:
+            return (
+                f'Pod "{pod.key}" matches more than one PodDisruptionBudget, so it can never be '
+                "evicted"
+            )
+        ready = conditions.is_true(pod.status.conditions, "Ready")
+        for budget in budgets:
+            if not ready and budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW:
+                continue
+            if budget.status.disruptions_allowed <= 0:
+                name = budget.metadata.key
+                text = f'PodDisruptionBudget "{name}" prevents the eviction of pod "{pod.key}"'
+                permanent = permanent_obstacle(budget)
+                return f"{text}, and always will: {permanent}" if permanent else text
+        return None
 
     def obstacle_to_all(self, pods: Iterable[Pod]) -> str | None:
         """Return why the budgets do not allow the eviction of all these pods at once, or None."""
@@ -68,25 +85,6 @@ def budget_obstacle(
     and a pod that is not Ready can be evicted if its budget has the policy `AlwaysAllow`.
     """
     return EvictionGuards(budgets).obstacle(pod, surges=surges)
-
-
-def _obstacle(pod: Pod, guards: Sequence[PodDisruptionBudget], *, surges: bool) -> str | None:
-    if surges and guards and all(guard.status.expected_pods == 1 for guard in guards):
-        return None
-    if len(guards) > 1:
-        return (
-            f'Pod "{pod.key}" matches more than one PodDisruptionBudget, so it can never be evicted'
-        )
-    ready = conditions.is_true(pod.status.conditions, "Ready")
-    for guard in guards:
-        if not ready and guard.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW:
-            continue
-        if guard.status.disruptions_allowed <= 0:
-            name = guard.metadata.key
-            text = f'PodDisruptionBudget "{name}" prevents the eviction of pod "{pod.key}"'
-            permanent = permanent_obstacle(guard)
-            return f"{text}, and always will: {permanent}" if permanent else text
-    return None
 
 
 def permanent_obstacle(budget: PodDisruptionBudget) -> str | None:
