@@ -198,17 +198,13 @@ def _one_of(*names: str) -> Schema:
 def _not_all_with(name: str, others: Sequence[str], among: str) -> Schema:
     # Karpenter refuses a list only if every term violates the rule. A manifest that
     # Karpenter accepts must be accepted here too.
-    mixed = " || ".join(f"has(x.{other})" for other in others)
-    return rule(
-        f"!self.all(x, has(x.{name}) && ({mixed}))",
-        f"'{name}' is mutually exclusive, cannot be set {among}",
-    )
+    return _never_with(name, others, among, refused="all")
 
 
-def _never_with(name: str, others: Sequence[str], among: str) -> Schema:
+def _never_with(name: str, others: Sequence[str], among: str, *, refused: str = "exists") -> Schema:
     mixed = " || ".join(f"has(x.{other})" for other in others)
     return rule(
-        f"!self.exists(x, has(x.{name}) && ({mixed}))",
+        f"!self.{refused}(x, has(x.{name}) && ({mixed}))",
         f"'{name}' is mutually exclusive, cannot be set {among}",
     )
 
@@ -296,10 +292,8 @@ def _reservation_terms() -> Schema:
     return _terms(
         "Select the capacity reservations into which Joiner launches first. The terms are ORed.",
         id=_identifier("cr", "ID of the capacity reservation."),
-        instanceMatchCriteria=string(
-            "How the reservation matches instances.", enum=["open", "targeted"]
-        ),
-        ownerID=string("ID of the account that owns the reservation.", pattern=r"^[0-9]{12}$"),
+        instanceMatchCriteria=_match_criteria(),
+        ownerID=_reservation_owner(),
         tags=_tags(),
         rules=[
             _one_of("tags", "id", "instanceMatchCriteria"),
@@ -310,6 +304,14 @@ def _reservation_terms() -> Schema:
             ),
         ],
     )
+
+
+def _match_criteria() -> Schema:
+    return string("How the reservation matches instances.", enum=["open", "targeted"])
+
+
+def _reservation_owner() -> Schema:
+    return string("ID of the account that owns the reservation.", pattern=r"^[0-9]{12}$")
 
 
 def _block_devices() -> Schema:
@@ -553,12 +555,10 @@ def _found_reservation() -> Schema:
             "Time at which the reservation expires. If unset, it has no end.", form="date-time"
         ),
         id=_identifier("cr", "ID of the reservation."),
-        instanceMatchCriteria=string(
-            "How the reservation matches instances.", enum=["open", "targeted"]
-        ),
+        instanceMatchCriteria=_match_criteria(),
         instanceType=string("Instance type of the reservation."),
         interruptible=boolean("Whether the owner can reclaim the reserved capacity."),
-        ownerID=string("ID of the account that owns the reservation.", pattern=r"^[0-9]{12}$"),
+        ownerID=_reservation_owner(),
         reservationType=string(
             "Type of the reservation.",
             enum=["default", "capacity-block"],

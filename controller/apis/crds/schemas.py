@@ -120,8 +120,8 @@ def mapping(
         about,
         additionalProperties=values,
         maxProperties=maximum,
-        kubernetes={"map-type": "atomic"} if atomic else {},
         rules=rules,
+        **({"x-kubernetes-map-type": "atomic"} if atomic else {}),
     )
 
 
@@ -144,8 +144,8 @@ def array(
         items=items,
         minItems=minimum,
         maxItems=maximum,
-        kubernetes={"list-type": kind} | ({"list-map-keys": list(keys)} if keys else {}),
         rules=rules,
+        **{"x-kubernetes-list-type": kind, "x-kubernetes-list-map-keys": list(keys) or None},
     )
 
 
@@ -194,20 +194,10 @@ def _value(kind: Any, about: str) -> Schema:
     return _schema("object", about, properties=properties)
 
 
-def _schema(
-    kind: str,
-    about: str,
-    *,
-    rules: Sequence[Schema] = (),
-    kubernetes: dict[str, Any] | None = None,
-    **facets: Any,
-) -> Schema:
+def _schema(kind: str, about: str, *, rules: Sequence[Schema] = (), **facets: Any) -> Schema:
     schema: Schema = {"description": about} if about else {}
     schema["type"] = kind
     schema |= {name: value for name, value in facets.items() if value is not None}
-    for name, value in (kubernetes or {}).items():
-        if value is not None:
-            schema[f"x-kubernetes-{name}"] = value
     if rules:
         schema["x-kubernetes-validations"] = list(rules)
     return schema
