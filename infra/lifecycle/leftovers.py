@@ -90,21 +90,18 @@ class Leftovers:
 
     def remove(self, remains: Remains) -> None:
         """Request the deletion of what `remains` returned. Resources still in use are skipped."""
-        actions: Mapping[str, Callable[[str], Any]] = {
-            "volumes": lambda identity: self._ec2.delete_volume(VolumeId=identity),
-            "network interfaces": lambda identity: self._ec2.delete_network_interface(
-                NetworkInterfaceId=identity
-            ),
-            "launch templates": lambda identity: self._ec2.delete_launch_template(
-                LaunchTemplateId=identity
-            ),
+        actions: Mapping[str, tuple[Callable[..., Any], str]] = {
+            "volumes": (self._ec2.delete_volume, "VolumeId"),
+            "network interfaces": (self._ec2.delete_network_interface, "NetworkInterfaceId"),
+            "launch templates": (self._ec2.delete_launch_template, "LaunchTemplateId"),
         }
         self.terminate(remains.get("instances", []))
         # EC2 deletes volumes and interfaces with their instance, and refuses an earlier request.
         kinds = ["launch templates"] if "instances" in remains else list(actions)
         for kind in kinds:
+            delete, argument = actions[kind]
             for identity in remains.get(kind, []):
-                _tolerantly(actions[kind], identity)
+                _tolerantly(delete, **{argument: identity})
         if "instance profiles" in remains:
             self.remove_profiles()
 
@@ -118,7 +115,7 @@ class Leftovers:
         left = []
         for instance, tags in self._tags_of(instances):
             if self._may_end(tags):
-                _tolerantly(lambda i: self._ec2.terminate_instances(InstanceIds=[i]), instance)
+                _tolerantly(self._ec2.terminate_instances, InstanceIds=[instance])
             else:
                 left.append(instance)
         return left
@@ -169,17 +166,10 @@ class Leftovers:
         IAM does not delete a role that is in one of them.
         """
         for name, roles in list(self._profiles()):
+            profile = {"InstanceProfileName": name}
             for role in roles:
-                self._take_out(name, role)
-            _tolerantly(lambda n: self._iam.delete_instance_profile(InstanceProfileName=n), name)
-
-    def _take_out(self, profile: str, role: str) -> None:
-        _tolerantly(
-            lambda r: self._iam.remove_role_from_instance_profile(
-                InstanceProfileName=profile, RoleName=r
-            ),
-            role,
-        )
+                _tolerantly(self._iam.remove_role_from_instance_profile, **profile, RoleName=role)
+            _tolerantly(self._iam.delete_instance_profile, **profile)
 
     def _pages(self, operation: str, key: str) -> Iterator[dict[str, Any]]:
         for page in self._ec2.get_paginator(operation).paginate(
@@ -191,8 +181,8 @@ class Leftovers:
         return [item[identity] for item in self._pages(operation, key)]
 
 
-def _tolerantly(action: Callable[[str], Any], identity: str) -> None:
-    unless_error(GONE_CODES | BUSY_CODES, partial(action, identity))
+def _tolerantly(action: Callable[..., Any], **asked: Any) -> None:
+    unless_error(GONE_CODES | BUSY_CODES, partial(action, **asked))
 
 
 def describe(remains: Remains) -> str:
