@@ -112,7 +112,8 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
         return
     yield from _unusable_access(config.public_access_cidrs)
     yield from _unusable_controller_types(config.controller_instance_types)
-    if not _is_private(config.vpc_cidr):
+    vpc = _network(config.vpc_cidr)
+    if vpc is None or not vpc.is_private:
         yield (
             f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the CIDR of a private network, "
             "such as 10.128.0.0/16"
@@ -241,7 +242,7 @@ def _unusable_access(cidrs: Sequence[str]) -> Iterator[str]:
     if PRIVATE in cidrs and len(cidrs) > 1:
         yield f"{key}: {PRIVATE} disables the public endpoint: allowed is {PRIVATE} or networks"
     for cidr in cidrs:
-        if cidr != PRIVATE and not _is_network(cidr):
+        if cidr != PRIVATE and _network(cidr) is None:
             yield f"{key}={cidr!r}: allowed is a network such as 203.0.113.0/24"
 
 
@@ -253,12 +254,12 @@ def _unusable_controller_types(instance_types: Sequence[str]) -> Iterator[str]:
         yield f"{key}={list(instance_types)}: allowed are instance types of one architecture"
 
 
-def _is_network(cidr: str) -> bool:
+def _network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return the network of a CIDR; None if it is not valid."""
     try:
-        ipaddress.ip_network(cidr)
+        return ipaddress.ip_network(cidr)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _unusable_entries(config: StackConfig) -> Iterator[str]:
@@ -326,13 +327,6 @@ def _unusable_policies(
 
 _NODE_STATEMENTS_SIZE = policies.INLINE_SIZE - 1_000
 """Characters left for the user: the statements for IPv6 are inline policies of the role too."""
-
-
-def _is_private(cidr: str) -> bool:
-    try:
-        return ipaddress.ip_network(cidr).is_private
-    except ValueError:
-        return False
 
 
 def _can_build() -> bool:
