@@ -40,6 +40,11 @@ class Kind(Generic[T]):
         return f"{prefix}/{self.api_version}"
 
     @property
+    def collection(self) -> str:
+        """The path of all objects, in all namespaces, such as `/apis/apps/v1/deployments`."""
+        return f"{self.root}/{self.plural}"
+
+    @property
     def group(self) -> str:
         """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]

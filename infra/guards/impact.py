@@ -65,8 +65,8 @@ def expected_impact(location: ClusterLocation, plan: Plan) -> list[str]:
     """Return lines for the preview: what the plan does to the cluster's nodes."""
     try:
         cluster = ClusterApi.find(location)
-        nodes = list(nodes_of(cluster.list(f"{NODE_CLAIM.root}/{NODE_CLAIM.plural}")))
-        pools = cluster.list(f"{NODE_POOL.root}/{NODE_POOL.plural}")
+        nodes = list(nodes_of(cluster.list(NODE_CLAIM.collection)))
+        pools = cluster.list(NODE_POOL.collection)
     except CLUSTER_ERRORS as exc:
         return [f"the effect of this change on nodes is unknown: {exc}"]
     return list(lines(nodes, pools, plan, Prices(location).of)) if nodes else []

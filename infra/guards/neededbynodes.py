@@ -158,7 +158,7 @@ def refusals(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
 def _launching_claims(location: ClusterLocation) -> Iterator[RunningNode]:
     """Yield the NodeClaims of an EC2NodeClass that have no instance yet."""
     try:
-        claims = ClusterApi.find(location).list(f"{NODE_CLAIM.root}/{NODE_CLAIM.plural}")
+        claims = ClusterApi.find(location).list(NODE_CLAIM.collection)
     except CLUSTER_ERRORS:
         return
     for claim in claims:

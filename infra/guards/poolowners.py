@@ -138,7 +138,7 @@ def _refuse_shared(props: Mapping[str, Any], going: Sequence[str]) -> None:
 
 def _others(cluster: ClusterApi, name: str, stack: str) -> Iterator[str]:
     """Yield the names of other tools and stacks that apply a NodePool."""
-    pool = cluster.get(f"{NODE_POOL.root}/{NODE_POOL.plural}/{name}")
+    pool = cluster.get(f"{NODE_POOL.collection}/{name}")
     if pool is None:
         return
     metadata = pool["metadata"]

@@ -277,12 +277,12 @@ class Draining:
         Only the pods of the first few nodes are read.
         """
         try:
-            budgets = self.cluster.list(_collection(POD_DISRUPTION_BUDGET))
+            budgets = self.cluster.list(POD_DISRUPTION_BUDGET.collection)
             pods = [
                 pod
                 for node in nodes[:SHOWN_BLOCKERS]
                 for pod in self.cluster.list(
-                    _collection(POD), fieldSelector=f"spec.nodeName={_name(node)}"
+                    POD.collection, fieldSelector=f"spec.nodeName={_name(node)}"
                 )
             ]
         except ApiError:
@@ -340,27 +340,27 @@ class Draining:
     def _pools(self) -> list[Wire]:
         return [
             pool
-            for pool in self.cluster.list(_collection(NODE_POOL))
+            for pool in self.cluster.list(NODE_POOL.collection)
             if is_ours(pool["spec"]["template"]["spec"])
         ]
 
     def _node_classes(self) -> list[Wire]:
         """Return the EC2NodeClasses, except those that another tool would create again."""
-        every = self.cluster.list(_collection(EC2_NODE_CLASS))
+        every = self.cluster.list(EC2_NODE_CLASS.collection)
         return [node_class for node_class in every if not _restorer(node_class)]
 
     def _claims(self) -> list[Wire]:
-        claims = self.cluster.list(_collection(NODE_CLAIM))
+        claims = self.cluster.list(NODE_CLAIM.collection)
         return [claim for claim in claims if is_ours(claim["spec"])]
 
     def _nodes(self) -> list[Wire]:
-        return self.cluster.list(_collection(NODE), labelSelector=labels.EC2NODECLASS)
+        return self.cluster.list(NODE.collection, labelSelector=labels.EC2NODECLASS)
 
 
 def let_go(cluster: Cluster) -> None:
     """Remove the finalizers of NodeClaims and EC2NodeClasses left after the controller's end."""
     for kind in (NODE_CLAIM, EC2_NODE_CLASS):
-        for wire in cluster.list(_collection(kind)):
+        for wire in cluster.list(kind.collection):
             may_go = kind is EC2_NODE_CLASS or is_ours(wire["spec"])
             if may_go and wire["metadata"].get("finalizers"):
                 _let_go(cluster, _path(kind, wire))
@@ -575,12 +575,8 @@ def _enumeration(description: str, found: Sequence[Wire]) -> str:
     return f"; {description}: {', '.join(names[:SHOWN_BLOCKERS])}{more}"
 
 
-def _collection(kind: Kind[Any]) -> str:
-    return f"{kind.root}/{kind.plural}"
-
-
 def _path(kind: Kind[Any], wire: Wire) -> str:
-    return f"{_collection(kind)}/{_name(wire)}"
+    return f"{kind.collection}/{_name(wire)}"
 
 
 def _name(wire: Wire) -> str:
