@@ -24,6 +24,7 @@ from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
 from infra.lifecycle.providerregistry import RegisteredProvider
 from infra.lifecycle.registeredresource import RegisteredResource
+from infra.lifecycle.statefulprovider import plain
 from infra.release import CHECKOUT, sources_digest
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
@@ -89,8 +90,7 @@ class _PushedImageProvider(RegisteredProvider):
         _log_in(props)
         # The reference has the digest, so that pushing another image to the tag changes nothing.
         reference = f"{tag}@{_build_and_push(tag, revision=props['sources'])}"
-        kept = {key: value for key, value in props.items() if not key.startswith("__")}
-        return CreateResult(tag, {**kept, "reference": reference})
+        return CreateResult(tag, {**plain(props), "reference": reference})
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         changed = [name for name in ("repository", "sources") if olds.get(name) != news.get(name)]

@@ -71,7 +71,7 @@ class StatefulProvider(RegisteredProvider):
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Store the properties. The ID consists of those that `identity` names, and the kind."""
         _made.add(self._key(props))
-        return CreateResult("-".join(self._key(props)), _plain(props))
+        return CreateResult("-".join(self._key(props)), plain(props))
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         """Return whether the new properties differ from the stored ones.
@@ -85,13 +85,13 @@ class StatefulProvider(RegisteredProvider):
             raise StackMovedError(olds, news)
         if olds.get(MADE_AT) and news.get(MADE_AT) and olds[MADE_AT] != news[MADE_AT]:
             raise ClusterRecreatedError(olds, news)
-        changed = [key for key, value in _plain(news).items() if olds.get(key) != value]
+        changed = [key for key, value in plain(news).items() if olds.get(key) != value]
         replaces = [key for key in changed if key in self.identity]
         return DiffResult(changes=bool(changed), replaces=replaces, delete_before_replace=False)
 
     def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
         """Store the new properties."""
-        return UpdateResult(_plain(news))
+        return UpdateResult(plain(news))
 
     def delete(self, _id: str, props: dict[str, Any]) -> None:
         """Call `end`, unless this process has just created the resource again."""
@@ -105,5 +105,6 @@ class StatefulProvider(RegisteredProvider):
         """Act on the deletion of the resource; does nothing by default."""
 
 
-def _plain(props: Mapping[str, Any]) -> dict[str, Any]:
+def plain(props: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties that the state stores: all but those of Pulumi itself."""
     return {key: value for key, value in props.items() if not key.startswith("__")}
