@@ -57,6 +57,17 @@ def test_pods_that_differ_in_name_only_share_a_row_unless_the_output_is_wide(
     assert len(wide.splitlines()) == len(table.splitlines()) + 3
 
 
+def test_a_completed_pod_is_called_completed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world(("a", "small", pods("job", 1)), ("b", "small", pods("web", 1)))
+    cluster["pods"][0]["status"]["phase"] = "Succeeded"
+
+    (pod,) = asked(capsys, written(tmp_path, cluster), "a")["pods"]
+
+    assert pod["elsewhere"] == "nowhere: completed pod, deleted with its node"
+
+
 def test_the_explanation_names_what_blocks_each_pod_and_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

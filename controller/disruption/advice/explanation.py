@@ -26,6 +26,7 @@ from controller.state.pods import (
     is_daemon,
     is_reschedulable,
     is_static,
+    is_terminal,
     protected_for,
 )
 
@@ -151,8 +152,13 @@ def why_not_evaluated(state: StateNode) -> str:
 
 
 def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanation:
-    if is_daemon(pod) or is_static(pod) or not is_reschedulable(pod):
-        kind = "DaemonSet" if is_daemon(pod) else "static" if is_static(pod) else "terminating"
+    kinds = {
+        "DaemonSet": is_daemon(pod),
+        "static": is_static(pod),
+        "completed": is_terminal(pod),
+        "terminating": not is_reschedulable(pod),
+    }
+    if (kind := next((kind for kind, applies in kinds.items() if applies), None)) is not None:
         return PodExplanation(pod=pod.key, elsewhere=f"nowhere: {kind} pod, deleted with its node")
     holds, change = hold(pod, problem)
     elsewhere = _destination(pod, results)
