@@ -141,7 +141,7 @@ def test_a_daemonset_that_fits_no_instance_type_leaves_existing_nodes_usable() -
 
 def test_a_negative_default_of_a_limit_range_does_not_stop_launches() -> None:
     limit_range = {
-        "metadata": {"name": "odd", "namespace": "default"},
+        "metadata": {"name": "odd", "namespace": "kube-system"},
         "spec": {"limits": [{"type": "Container", "defaultRequest": {"example.com/x": "-1"}}]},
     }
     snapshot = make_snapshot(
