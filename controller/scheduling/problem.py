@@ -116,7 +116,7 @@ def scheduling_problem(
     devices = DeviceAllocator(pods, snapshot, catalog)
     pending = _read_pods(
         pod_classes(
-            [volumes.with_bound_claims(pod) for pod in pods],
+            [volumes.with_existing_claims(pod) for pod in pods],
             signatures=signatures,
             lifted=lifted,
             budgets=snapshot.pod_disruption_budgets,

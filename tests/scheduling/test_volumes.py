@@ -212,7 +212,7 @@ def test_a_node_has_at_most_the_volumes_that_its_driver_attaches() -> None:
     expect_nodes(results, 1)
 
 
-def _ephemeral(name: str, storage_class: str, **options: Any) -> Pod:
+def _ephemeral(name: str, storage_class: str | None, **options: Any) -> Pod:
     template = {"spec": {"storageClassName": storage_class}}
     volume = {"name": "own", "ephemeral": {"volumeClaimTemplate": template}}
     return make_pod(name, spec={"volumes": [volume]}, **options)
@@ -238,6 +238,18 @@ def test_an_existing_ephemeral_volume_determines_the_zone(mode: str) -> None:
     results = schedule_on(snapshot, [_ephemeral("web-0", "some")])
 
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_the_claim_of_an_ephemeral_volume_names_the_default_storageclass() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        storage_classes=(_class("default", "zone-c"),),
+        persistent_volume_claims=(_claim("web-own", storageClassName="default"),),
+    )
+
+    results = schedule_on(snapshot, [_ephemeral("web", None)])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
 
 
 def test_an_immediately_bound_ephemeral_volume_is_awaited() -> None:

@@ -98,25 +98,33 @@ class VolumeIndex:
         crossed = reduce(_cross, per_volume)
         return Volumes(crossed, tuple(sorted(by_claim)), tuple(sorted(created.items())))
 
-    def with_bound_claims(self, pod: Pod) -> Pod:
-        """Return the pod with each ephemeral volume that is already bound replaced by its claim.
+    def with_existing_claims(self, pod: Pod) -> Pod:
+        """Return the pod with its ephemeral volumes as their existing claims specify them.
 
-        A bound ephemeral volume restricts the pod's nodes like any other volume. Its claim is named
-        after the pod and the volume.
+        The claim of an ephemeral volume is named after the pod and the volume. A bound claim
+        replaces the volume: it restricts the pod's nodes like that of any other volume. A claim
+        that is not bound has the default StorageClass if the volume names none.
         """
         volumes = pod.spec.volumes
         if not volumes or not any(volume.ephemeral is not None for volume in volumes):
             return pod
-        resolved = [self._with_bound_claim(pod, volume) for volume in volumes]
+        resolved = [self._with_existing_claim(pod, volume) for volume in volumes]
         return pod if resolved == volumes else with_fields(pod, "spec", volumes=resolved)
 
-    def _with_bound_claim(self, pod: Pod, volume: Volume) -> Volume:
+    def _with_existing_claim(self, pod: Pod, volume: Volume) -> Volume:
         name = f"{pod.metadata.name}-{volume.name}"
         claim = self._claims.get((pod.metadata.namespace, name))
-        if volume.ephemeral is None or claim is None or not claim.spec.volume_name:
+        if volume.ephemeral is None or claim is None:
             return volume
-        source = PersistentVolumeClaimSource(claim_name=name)
-        return Volume(name=volume.name, persistent_volume_claim=source)
+        if claim.spec.volume_name:
+            source = PersistentVolumeClaimSource(claim_name=name)
+            return Volume(name=volume.name, persistent_volume_claim=source)
+        template = volume.ephemeral.volume_claim_template
+        if template is None or template.spec.storage_class_name is not None:
+            return volume
+        chosen = claim.spec.storage_class_name
+        path = "ephemeral.volume_claim_template.spec"
+        return with_fields(volume, path, storage_class_name=chosen)
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim:
         claim = self._claims.get((namespace, name))
