@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from controller.apis.kubernetes import quantities as wire
-from controller.apis.kubernetes.pods import Container, ContainerStatus, Pod, PodStatus
+from controller.apis.kubernetes.meta import with_fields
+from controller.apis.kubernetes.pods import (
+    Container,
+    ContainerStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Quantities,
+)
 from controller.apis.kubernetes.quantities import MILLI, parse
 
 Resources = Mapping[str, int]
@@ -121,6 +131,36 @@ def pod_requests(pod: Pod, resized: Mapping[str, Resources] | None = None) -> di
         needed = total((needed, parsed_requests(spec.overhead)))
     needed[PODS] = MILLI
     return {name: amount for name, amount in needed.items() if amount}
+
+
+def with_default_requests(spec: PodSpec, defaults: Quantities) -> PodSpec:
+    """Return the spec of a pod template with the requests that the API server sets in its pods.
+
+    A container with a limit but no request requests the limit. So does the pod as a whole, if no
+    container requests the resource. `defaults` are the default requests of LimitRanges for a
+    container with neither.
+    """
+
+    def _with_requests(container: Container) -> Container:
+        own = container.resources
+        requests = {**defaults, **own.limits, **own.requests}
+        return with_fields(container, "resources", requests=requests)
+
+    whole = spec.resources
+    if whole is not None and whole.limits:
+        requested = {
+            name
+            for container in (*spec.containers, *spec.init_containers)
+            for name in (*container.resources.limits, *container.resources.requests)
+        }
+        own = {name: limit for name, limit in whole.limits.items() if name not in requested}
+        whole = msgspec.structs.replace(whole, requests={**own, **whole.requests})
+    return msgspec.structs.replace(
+        spec,
+        containers=list(map(_with_requests, spec.containers)),
+        init_containers=list(map(_with_requests, spec.init_containers)),
+        resources=whole,
+    )
 
 
 def in_resize(pod: Pod) -> dict[str, dict[str, int]]:

@@ -27,7 +27,7 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
 from controller.apis.kubernetes.workloads import Scalable
-from controller.constraints.resources import parsed_requests, pod_requests
+from controller.constraints.resources import parsed_requests, pod_requests, with_default_requests
 from controller.options import GATE_DISABLED
 
 PRIORITY = -(2**31)
@@ -104,7 +104,9 @@ def blueprint_of(buffer: CapacityBuffer, find: Find) -> PodBlueprint:
                 "PodTemplateNotFound",
                 f'PodTemplate "{namespace}/{spec.pod_template_ref.name}" does not exist',
             )
-        return PodBlueprint(template.template, generation=template.metadata.generation)
+        return PodBlueprint(
+            _with_default_requests(template.template), generation=template.metadata.generation
+        )
     reference = spec.scalable_ref
     if reference is None:
         raise UnresolvedError(
@@ -124,7 +126,12 @@ def blueprint_of(buffer: CapacityBuffer, find: Find) -> PodBlueprint:
             f'{reference.kind} "{namespace}/{reference.name}" does not exist',
         )
     scale = 1 if scalable.spec.replicas is None else scalable.spec.replicas
-    return PodBlueprint(scalable.spec.template, scale)
+    return PodBlueprint(_with_default_requests(scalable.spec.template), scale)
+
+
+def _with_default_requests(template: PodTemplateSpec) -> PodTemplateSpec:
+    """Return the template with the requests that its pods get; LimitRanges are not considered."""
+    return msgspec.structs.replace(template, spec=with_default_requests(template.spec, {}))
 
 
 def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:

@@ -16,6 +16,7 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.pods import PodTemplateSpec
 from controller.apis.kubernetes.workloads import Deployment, DeploymentSpec, PodTemplate
+from controller.constraints.resources import pod_requests
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
 from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
@@ -68,6 +69,27 @@ async def test_a_buffer_with_a_template_and_a_number_is_ready_for_provisioning()
     assert buffer.provisioning_strategy == "buffer.x-k8s.io/active-capacity"
     assert status_and_reason(world, "ReadyForProvisioning") == ("True", "Resolved")
     assert len(world.cluster.buffer_pods()) == 2
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [{"podTemplateRef": {"name": "web"}}, {"scalableRef": {"kind": "Deployment", "name": "web"}}],
+)
+async def test_a_limit_of_a_buffers_pod_is_a_request(reference: dict[str, Any]) -> None:
+    world = World(*BUFFERING)
+    containers = [{"name": "web", "resources": {"limits": {"cpu": "2"}}}]
+    template = PodTemplateSpec(spec=make_pod("web", spec={"containers": containers}).spec)
+    metadata = ObjectMeta(name="web", namespace="team")
+    world.seed(
+        PodTemplate(metadata=metadata, template=template),
+        Deployment(metadata=metadata, spec=DeploymentSpec(template=template)),
+        make_buffer(**reference, limits={"cpu": "5"}),
+    )
+
+    await resolved(world)
+
+    pods = world.cluster.buffer_pods()
+    assert [pod_requests(pod)["cpu"] for pod in pods] == [2000, 2000]
 
 
 @pytest.mark.parametrize(

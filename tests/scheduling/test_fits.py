@@ -152,6 +152,25 @@ def test_a_daemonset_pod_has_the_requests_that_admission_sets(resources: dict[st
     expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
 
 
+@pytest.mark.parametrize(
+    ("own", "nodes"),
+    [
+        pytest.param({}, 2, id="no container names it"),
+        pytest.param({"requests": {"cpu": "0"}}, 1, id="a container names it"),
+    ],
+)
+def test_a_limit_of_a_whole_daemonset_pod_is_a_request(own: dict[str, Any], nodes: int) -> None:
+    spec = {
+        "containers": [{"name": "agent", "resources": own}],
+        "resources": {"limits": {"cpu": "1"}},
+    }
+    snapshot = make_snapshot(
+        make_nodepool(), types=make_types(4), daemon_sets=(make_daemonset(spec=spec),)
+    )
+
+    expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), nodes)
+
+
 def test_a_running_daemonset_pod_counts_with_its_own_requests() -> None:
     daemon = make_daemonset(cpu="100m")
     admitted = make_pod("daemon-x", namespace="kube-system", cpu="1", node="old", owner="DaemonSet")

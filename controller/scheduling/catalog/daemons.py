@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
-
-from controller.apis.kubernetes.meta import with_fields
-from controller.apis.kubernetes.pods import Container, Pod, PodSpec
+from controller.apis.kubernetes.pods import Pod, PodSpec, Quantities
 from controller.apis.kubernetes.taints import Toleration
 from controller.apis.kubernetes.workloads import LimitRange
 from controller.constraints import hostports, resources
@@ -76,29 +73,17 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
 
 
 def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRange]) -> PodSpec:
-    """Return the pod spec with the default requests that admission would set.
+    """Return the pod spec with the default requests that the API server and admission would set.
 
-    A container with a limit but no request requests the limit. A resource with neither gets the
-    defaults of the namespace's LimitRanges.
+    Admission applies the defaults of the namespace's LimitRanges.
     """
-    defaults: dict[str, str | int | float] = {}
+    defaults: Quantities = {}
     for limit_range in limit_ranges:
         if limit_range.metadata.namespace == namespace:
             for item in limit_range.spec.limits or ():
                 if item.type == "Container":
                     defaults |= item.default | item.default_request
-    return msgspec.structs.replace(
-        spec,
-        containers=[_with_requests(container, defaults) for container in spec.containers],
-        init_containers=[_with_requests(container, defaults) for container in spec.init_containers],
-    )
-
-
-def _with_requests(container: Container, defaults: dict[str, str | int | float]) -> Container:
-    """Return the container with requests from its own, then its limits, then the defaults."""
-    own = container.resources
-    requests = defaults | own.limits | own.requests
-    return with_fields(container, "resources", requests=requests)
+    return resources.with_default_requests(spec, defaults)
 
 
 def _newest_pods(pods: Sequence[Pod]) -> dict[str, Pod]:

@@ -44,7 +44,9 @@ class Attachments:
         for pod in running if self._limits else ():
             if pod.spec.volumes and pod.spec.node_name in names:
                 try:
-                    attached = index.of(pod.metadata.namespace, index.with_existing_claims(pod).spec)
+                    attached = index.of(
+                        pod.metadata.namespace, index.with_existing_claims(pod).spec
+                    )
                 except VolumeError:
                     continue  # The pod runs already, so an unreadable claim does not block it.
                 self.put(names[pod.spec.node_name], attached, [pod.key])
