@@ -34,7 +34,7 @@ from controller.apis.kubernetes.conditions import is_true
 from controller.apis.kubernetes.meta import KubernetesObject
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.kubernetes.workloads import VolumeAttachment
+from controller.apis.kubernetes.workloads import PodGroup, VolumeAttachment
 from controller.apis.ownership import (
     has_our_class,
     has_unsupported_class,
@@ -337,6 +337,10 @@ class Cluster:
         """Return the pods of a gang (`namespace/name`), also pending and terminal ones."""
         return self._pods_by_gang.sorted_by_name(name)
 
+    def pod_groups(self) -> tuple[PodGroup, ...]:
+        """Return the PodGroups of Kubernetes and those of the coscheduling plugin."""
+        return (*self.list(kinds.POD_GROUP), *self.list(kinds.COSCHEDULING_POD_GROUP))
+
     def pending_pods(self) -> tuple[Pod, ...]:
         """Return the pending pods that need a new node, sorted by name."""
         return self._pending.all()
@@ -576,7 +580,7 @@ class Cluster:
             resource_claims=self.list(kinds.RESOURCE_CLAIM),
             device_classes=self.list(kinds.DEVICE_CLASS),
             device_taint_rules=self.list(kinds.DEVICE_TAINT_RULE),
-            pod_groups=(*self.list(kinds.POD_GROUP), *self.list(kinds.COSCHEDULING_POD_GROUP)),
+            pod_groups=self.pod_groups(),
         )
 
     def frozen_copy(self) -> Cluster:

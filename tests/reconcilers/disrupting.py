@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from controller.apis.kinds import Kind
 from controller.apiserver.errors import ApiError
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.methods import order
@@ -72,8 +74,8 @@ def make_disruptor(
 class Loops:
     """A world, and the loops that may disrupt its nodes."""
 
-    def __init__(self) -> None:
-        self.world = World()
+    def __init__(self, *features: Kind[Any]) -> None:
+        self.world = World(*features)
         self.engine = SameProcess()
         self.disruptor = make_disruptor(self.world, self.engine)
 

@@ -27,6 +27,7 @@ from controller.cloudprovider.fake import ZONES
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
+from controller.manager.watches import GANGS
 from controller.reconcilers.disruption.disruptor import MAX_CONSOLIDATION_DELAY
 from controller.state.registrations import PAUSES, Failure
 from tests.builders import (
@@ -53,7 +54,7 @@ class ConsolidationScenario(Loops):
     """Consolidatable on-demand nodes of one NodePool, and the loops that may disrupt them."""
 
     def __init__(self, **disruption: object) -> None:
-        super().__init__()
+        super().__init__(*GANGS)
         self.world.seed(make_nodeclass())
         pool = {"requirements": [ON_DEMAND], "budgets": [{"nodes": "100%"}]}
         self.world.seed(make_nodepool(**{**pool, **disruption}))  # type: ignore[arg-type]

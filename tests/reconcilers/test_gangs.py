@@ -22,6 +22,8 @@ from tests.reconcilers.disrupting import SameProcess
 from tests.reconcilers.scenarios import NominationScenario
 from tests.reconcilers.test_consolidation import ConsolidationScenario
 
+TRAIN = ObjectMeta(name="train", namespace="default")
+
 
 class GangScenario(NominationScenario):
     """A gang whose pods need a node each, and the lifecycle of their NodeClaims."""
@@ -35,7 +37,7 @@ class GangScenario(NominationScenario):
         policy = PodGroupPolicy(gang=GangPolicy(min_count=least or pods))
         self.world.seed(
             PodGroup(
-                metadata=ObjectMeta(name="train", namespace="default"),
+                metadata=TRAIN,
                 spec=PodGroupSpec(scheduling_policy=policy),
             ),
         )
@@ -176,8 +178,18 @@ async def test_a_gang_whose_pending_pod_starts_elsewhere_before_its_nodes_go_is_
     assert {"late", "new", "old"} <= set(scenario.going())
 
 
-async def test_a_gang_that_starts_on_a_node_after_the_decision_is_not_split() -> None:
+@pytest.mark.parametrize(
+    ("group", "is_going"),
+    [
+        pytest.param((), False, id="a gang"),
+        pytest.param((PodGroup(metadata=TRAIN),), True, id="a PodGroup without a gang policy"),
+    ],
+)
+async def test_a_gang_that_starts_on_a_node_after_the_decision_is_not_split(
+    group: tuple[PodGroup, ...], is_going: bool
+) -> None:
     scenario = ConsolidationScenario(consolidateAfter="Never")
+    scenario.world.seed(*group)
     scenario.change_leader(SameProcess(EVICTIONS_FREE, Settings(gangs=True)))
     scenario.add("old", "c5.large", drifted=True)
     scenario.add("new", "c5.large")
@@ -193,8 +205,8 @@ async def test_a_gang_that_starts_on_a_node_after_the_decision_is_not_split() ->
         scenario.make_ready(replacement)
     await scenario.work(2)
 
-    assert scenario.going() == []
-    assert not scenario.is_marked("old")
+    assert scenario.going() == ["old"] * is_going
+    assert scenario.is_marked("old") is is_going
 
 
 async def test_a_new_leader_does_not_resume_a_command_that_marked_a_part_of_a_gangs_nodes() -> None:

@@ -54,7 +54,7 @@ from controller.reconcilers.writing import (
     with_conditions,
     with_drain_until,
 )
-from controller.state.gangs import gang_of, stays
+from controller.state.gangs import GangReader, stays
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 from controller.telemetry.events import EventType
@@ -438,9 +438,10 @@ class Orchestrator(PortUser):
         if not in_flight.keeps_gangs:
             return ""
         known = {pod.key for candidate in in_flight.command.candidates for pod in candidate.pods}
+        reader = GangReader(self.cluster.pod_groups())
         for name in sorted(in_flight.command.names):
             for pod in await self.api.list(POD, field_selector=f"spec.nodeName={name}"):
-                if pod.key not in known and stays(pod) and (gang := gang_of(pod)):
+                if pod.key not in known and stays(pod) and (gang := reader.gang_of(pod)):
                     return f"gang {gang} has started on node {name}"
         return ""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller.apis.karpenter.durations import LONGEST
-from controller.apis.kinds import COSCHEDULING_POD_GROUP, POD, POD_GROUP
+from controller.apis.kinds import POD
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.reconcilers.concurrency import gather_all
@@ -58,8 +58,7 @@ class GangRestart(PortUser):
         new = [pod for uid, pod in members.items() if uid not in restarts.lost]
         restarts.lost |= members.keys()
         if new:
-            groups = (*self.cluster.list(POD_GROUP), *self.cluster.list(COSCHEDULING_POD_GROUP))
-            reader = GangReader(groups)
+            reader = GangReader(self.cluster.pod_groups())
             for pod in new:
                 if name := reader.gang_of(pod):
                     others = self._others(reader, name, pod, members.values())
