@@ -325,6 +325,8 @@ def _parse(path: Path) -> Mapping[str, Any]:
     except yaml.YAMLError as exc:
         problem = " ".join(str(exc).split())
         raise AccessError(f"the kubeconfig {path} is not YAML: {problem}") from exc
+    if config is None:
+        return {}  # As in kubectl, an empty file is a kubeconfig.
     if not isinstance(config, Mapping):
         raise AccessError(f"{path} is not a kubeconfig: expected a YAML mapping")
     return config

@@ -75,6 +75,8 @@ def test_several_kubeconfigs_are_merged_as_in_kubectl(tmp_path: Path) -> None:
     assert (chosen.namespace, chosen.token) == ("first", "abc")
     first.write_text(yaml.safe_dump({"contexts": [there], "current-context": "there"}))
     assert from_environment(environ).namespace == "first"
+    first.write_text("")
+    assert from_environment(environ).namespace == "shop"
 
 
 def test_a_kubeconfig_may_set_a_proxy_and_a_tls_server_name(tmp_path: Path) -> None:
@@ -253,7 +255,7 @@ def test_without_credentials_the_error_names_the_sources_searched(tmp_path: Path
     ("content", "said"),
     [
         pytest.param(b"\tclusters: [", "is not YAML", id="not YAML"),
-        pytest.param(b"", "expected a YAML mapping", id="empty"),
+        pytest.param(b"", "has no current-context", id="empty"),
         pytest.param(b"hello", "expected a YAML mapping", id="text"),
         pytest.param(b"\xff\xfe\x00", "cannot be used", id="not text"),
         pytest.param(b"current-context: here\ncontexts: 7", "cannot be used", id="a number"),

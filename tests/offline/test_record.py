@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from bench.apifront import kubeconfig
 from bench.parity.worlds import mixed_world, node_pool, pod
 from controller.apis import kinds, labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
@@ -23,7 +25,7 @@ from controller.disruption.methods.order import decide
 from controller.offline.commandline import CommandError
 from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import from_rows
-from controller.offline.record.command import record_cluster
+from controller.offline.record.command import access_of, record_cluster
 from controller.offline.record.redacting import redact
 from controller.offline.world import KINDS, NO_NODE_POOL, load
 from controller.options import FeatureGates, Options
@@ -35,6 +37,17 @@ from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, problem
 World = dict[str, Any]
 OPTIONS = Options(cluster_name="joiner")
 SECRET = "hunter2"
+
+
+@pytest.mark.parametrize("environ", [{}, {"KUBECONFIG": ""}])
+def test_without_a_kubeconfig_the_default_one_is_read(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    default = tmp_path / ".kube" / "config"
+    default.parent.mkdir()
+    default.write_text(kubeconfig("http://127.0.0.1:1"))
+
+    assert access_of({**environ, "HOME": str(tmp_path)}).server == "http://127.0.0.1:1"
 
 
 class InstanceTypeSource:

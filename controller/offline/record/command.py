@@ -191,7 +191,7 @@ def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
 def access_of(environ: Mapping[str, str]) -> access.Access:
     """Return the access to the cluster: a kubeconfig, else the service account of this pod.
 
-    The kubeconfig is that of `KUBECONFIG`, or `~/.kube/config` if that is not set.
+    The kubeconfig is that of `KUBECONFIG`, or `~/.kube/config` if that is not set or empty.
 
     Raises:
         AccessError: neither exists, or the one that exists cannot be used.
@@ -199,7 +199,8 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
     """
     default_path = Path(environ.get("HOME", "")) / ".kube" / "config"
     context = environ.get(CONTEXT, "")
-    if "KUBECONFIG" not in environ and default_path.is_absolute() and default_path.is_file():
+    is_unset = not environ.get("KUBECONFIG")
+    if is_unset and default_path.is_absolute() and default_path.is_file():
         return access.from_kubeconfig(default_path, context=context)
     return access.from_environment(environ, context=context)
 
