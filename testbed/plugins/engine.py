@@ -193,8 +193,8 @@ class PulumiEngine:
         return state
 
     def restore(self, stack: str, state: Mapping[str, Any]) -> None:
-        """Import a state into the stack, which is created if needed and loses its settings."""
-        self._configure(stack, {}, {})
+        """Import a state into the stack, which is created if needed and keeps its settings."""
+        self._ensure(stack)
         file = self._command_folder / f"{stack}.state.json"
         file.write_text(json.dumps(state))
         self._ask("stack", "import", "--stack", stack, "--file", str(file))
@@ -255,9 +255,13 @@ class PulumiEngine:
     def _settings(self, stack: str) -> Path:
         return self._command_folder / f"Pulumi.{stack}.yaml"
 
-    def _configure(self, stack: str, config: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+    def _ensure(self, stack: str) -> None:
+        """Create the stack if it does not exist."""
         if not self.stack_exists(stack):
             self._ask("stack", "init", "--no-select", "--stack", stack)
+
+    def _configure(self, stack: str, config: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+        self._ensure(stack)
         settings = self._settings(stack)
         kept = yaml.safe_load(settings.read_text()) if settings.exists() else {}
         qualified = {

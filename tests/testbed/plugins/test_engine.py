@@ -90,6 +90,17 @@ def test_a_dynamic_provider_in_a_package_works_and_its_output_appears_live(
     assert not file.exists()
 
 
+def test_a_stack_keeps_its_settings_when_a_state_is_restored(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    engine = engine_on("drain")
+    engine.up("dev", config)
+
+    engine.restore("dev", engine.state("dev"))
+
+    assert engine.preview_destroy("dev").delete > 0
+
+
 def test_a_traceback_starts_in_the_program(engine_on: EngineOn, config: dict[str, str]) -> None:
     with pytest.raises(EngineError) as failure:
         engine_on("drain").up("dev", {**config, "fault": "exception"})
