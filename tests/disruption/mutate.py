@@ -57,8 +57,8 @@ MUTATIONS = (
     Mutation(
         "a PodDisruptionBudget is not read",
         "controller/state/evictions.py",
-        "if guard.status.disruptions_allowed <= 0:",
-        "if guard.status.disruptions_allowed < 0:",
+        "if budget.status.disruptions_allowed <= 0:",
+        "if budget.status.disruptions_allowed < 0:",
     ),
     Mutation(
         "a pod's do-not-disrupt is not read",
