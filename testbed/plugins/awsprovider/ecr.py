@@ -23,16 +23,22 @@ class Repository(Resource):
     automatic_name = "name"
     name_limit = 256
     fixed = ("name", "encryptionConfigurations")
-    unsupported = ("encryptionConfigurations",)
     computed = ("arn", "registryId", "repositoryUrl")
     defaults = {"imageTagMutability": "MUTABLE"}
 
     def create(self, inputs: Bag) -> str:
+        arguments: Bag = {}
+        for block in inputs.get("encryptionConfigurations") or []:
+            arguments["encryptionConfiguration"] = {
+                "encryptionType": block.get("encryptionType") or "AES256",
+                **({"kmsKey": block["kmsKey"]} if block.get("kmsKey") else {}),
+            }
         answer = self.api.create_repository(
             repositoryName=inputs["name"],
             imageTagMutability=inputs["imageTagMutability"],
             imageScanningConfiguration={"scanOnPush": _scans(inputs)},
             tags=to_tag_list(inputs.get("tags")),
+            **arguments,
         )
         return str(answer["repository"]["repositoryName"])
 

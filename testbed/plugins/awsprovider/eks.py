@@ -323,21 +323,22 @@ def _vpc_config(config: Mapping[str, Any]) -> Bag:
 
 
 def get_addon_version(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.eks.get_addon_version`: the default for a Kubernetes version."""
+    """`aws.eks.get_addon_version`: the default for a Kubernetes version, or the most recent."""
     region = arguments.get("region") or session.region
     name, kubernetes = arguments["addonName"], arguments["kubernetesVersion"]
     answer = session.client("eks", region).describe_addon_versions(
         addonName=name, kubernetesVersion=kubernetes
     )
     versions = [each for addon in answer["addons"] for each in addon["addonVersions"]]
-    found = next(filter(_is_default, versions), None)
+    fitting = versions if arguments.get("mostRecent") else filter(_is_default, versions)
+    found = next(iter(fitting), None)
     if found is None:
         raise ProviderError(f"EKS has no version of the add-on {name} for {kubernetes}")
     return {
         "addonName": name,
         "id": name,
         "kubernetesVersion": kubernetes,
-        "mostRecent": False,
+        "mostRecent": bool(arguments.get("mostRecent")),
         "region": region,
         "version": found["addonVersion"],
     }

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from testbed.plugins.awsprovider.resourcetype import (
     Resource,
+    api_arguments,
     canonical,
     from_tag_list,
     name_of,
@@ -29,9 +30,8 @@ class EventRule(Resource):
     is_taggable = True
     automatic_name = "name"
     fixed = ("name", "namePrefix", "eventBusName")
-    unsupported = ("description", "forceDestroy", "roleArn", "scheduleExpression", "state")
     computed = ("arn",)
-    defaults = {"eventBusName": DEFAULT_BUS}
+    defaults = {"eventBusName": DEFAULT_BUS, "forceDestroy": False}
     documents = ("eventPattern",)
 
     def create(self, inputs: Bag) -> str:
@@ -43,19 +43,31 @@ class EventRule(Resource):
         self.api.put_rule(
             Name=name,
             EventBusName=inputs["eventBusName"],
-            EventPattern=inputs["eventPattern"],
+            State=inputs.get("state") or "ENABLED",
+            **api_arguments(
+                inputs,
+                EventPattern="eventPattern",
+                ScheduleExpression="scheduleExpression",
+                Description="description",
+                RoleArn="roleArn",
+            ),
             **more,
         )
 
     def read(self, identity: str, state: Bag) -> Bag | None:
         bus, _, name = identity.rpartition("/")
         rule = self.api.describe_rule(Name=name, EventBusName=bus or DEFAULT_BUS)
+        pattern = rule.get("EventPattern")
         tags = self.api.list_tags_for_resource(ResourceARN=rule["Arn"])["Tags"]
         return {
             "arn": rule["Arn"],
             "name": name,
             "eventBusName": bus or DEFAULT_BUS,
-            "eventPattern": canonical(rule["EventPattern"]),
+            "eventPattern": canonical(pattern) if pattern else None,
+            "scheduleExpression": rule.get("ScheduleExpression") or None,
+            "state": rule["State"],
+            "description": rule.get("Description") or None,
+            "roleArn": rule.get("RoleArn") or None,
             "tags": from_tag_list(tags),
         }
 
@@ -67,7 +79,13 @@ class EventRule(Resource):
 
     def delete(self, identity: str, state: Bag) -> None:
         bus, _, name = identity.rpartition("/")
-        self.api.delete_rule(Name=name, EventBusName=bus or DEFAULT_BUS)
+        where = {"EventBusName": bus or DEFAULT_BUS}
+        if state.get("forceDestroy"):
+            targets = targets_of(self.api, name, where["EventBusName"])
+            if targets:
+                ids = [target["Id"] for target in targets]
+                self.api.remove_targets(Rule=name, Ids=ids, **where)
+        self.api.delete_rule(Name=name, **where)
 
 
 def targets_of(api: Any, rule: str, bus: str) -> list[dict[str, Any]]:
@@ -84,15 +102,19 @@ class EventTarget(Resource):
     service = "events"
     automatic_name = "targetId"
     fixed = ("rule", "targetId", "eventBusName")
-    unsupported = ("forceDestroy", "input", "inputPath", "roleArn")
-    defaults = {"eventBusName": DEFAULT_BUS}
+    exclusive = (("input", "inputPath"),)
+    defaults = {"eventBusName": DEFAULT_BUS, "forceDestroy": False}
 
     def create(self, inputs: Bag) -> str:
         self._put(inputs)
         return _on_bus(f"{inputs['rule']}-{inputs['targetId']}", inputs["eventBusName"])
 
     def _put(self, inputs: Bag) -> None:
-        target = {"Id": inputs["targetId"], "Arn": inputs["arn"]}
+        target = {
+            "Id": inputs["targetId"],
+            "Arn": inputs["arn"],
+            **api_arguments(inputs, Input="input", InputPath="inputPath", RoleArn="roleArn"),
+        }
         self.api.put_targets(
             Rule=inputs["rule"], EventBusName=inputs["eventBusName"], Targets=[target]
         )
@@ -108,6 +130,9 @@ class EventTarget(Resource):
                     "eventBusName": place["eventBusName"],
                     "targetId": target["Id"],
                     "arn": target["Arn"],
+                    "input": target.get("Input"),
+                    "inputPath": target.get("InputPath"),
+                    "roleArn": target.get("RoleArn"),
                 }
         return None
 

@@ -36,9 +36,8 @@ class Role(IamResource):
     is_taggable = True
     automatic_name = "name"
     fixed = ("name", "namePrefix", "path")
-    unsupported = ("forceDetachPolicies", "inlinePolicies", "managedPolicyArns")
     computed = ("arn", "uniqueId", "createDate")
-    defaults = {"maxSessionDuration": 3600, "path": "/"}
+    defaults = {"forceDetachPolicies": False, "maxSessionDuration": 3600, "path": "/"}
     documents = ("assumeRolePolicy",)
 
     def create(self, inputs: Bag) -> str:
@@ -56,6 +55,10 @@ class Role(IamResource):
         )
         return str(answer["Role"]["RoleName"])
 
+    def complete(self, identity: str, inputs: Bag) -> None:
+        for arn in inputs.get("managedPolicyArns") or []:
+            self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
+
     def read(self, identity: str, state: Bag) -> Bag | None:
         return role_properties(self.api.get_role(RoleName=identity)["Role"])
 
@@ -70,6 +73,7 @@ class Role(IamResource):
             MaxSessionDuration=new["maxSessionDuration"],
         )
         self._change_boundary(identity, old, new)
+        self._change_attachments(identity, old, new)
         self.retag("role", old, new, RoleName=identity)
 
     def _change_boundary(self, identity: str, old: Bag, new: Bag) -> None:
@@ -81,10 +85,30 @@ class Role(IamResource):
         else:
             self.api.delete_role_permissions_boundary(RoleName=identity)
 
+    def _change_attachments(self, identity: str, old: Bag, new: Bag) -> None:
+        before, after = old.get("managedPolicyArns") or [], new.get("managedPolicyArns") or []
+        for arn in sorted(set(before) - set(after)):
+            self.api.detach_role_policy(RoleName=identity, PolicyArn=arn)
+        for arn in sorted(set(after) - set(before)):
+            self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
+
     def delete(self, identity: str, state: Bag) -> None:
         holding = self.api.list_instance_profiles_for_role(RoleName=identity)["InstanceProfiles"]
         for name in [profile["InstanceProfileName"] for profile in holding]:
             self.api.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=identity)
+        attached = state.get("managedPolicyArns") or []
+        if state.get("forceDetachPolicies"):
+            pages = self.api.get_paginator("list_attached_role_policies")
+            attached = [
+                policy["PolicyArn"]
+                for page in pages.paginate(RoleName=identity)
+                for policy in page["AttachedPolicies"]
+            ]
+            pages = self.api.get_paginator("list_role_policies").paginate(RoleName=identity)
+            for name in [name for page in pages for name in page["PolicyNames"]]:
+                self.api.delete_role_policy(RoleName=identity, PolicyName=name)
+        for arn in attached:
+            self.api.detach_role_policy(RoleName=identity, PolicyArn=arn)
         self.api.delete_role(RoleName=identity)
 
 

@@ -513,11 +513,11 @@ def get_availability_zones(session: Session, arguments: Mapping[str, Any]) -> Ba
     if arguments.get("state"):
         filters.append({"Name": "state", "Values": [arguments["state"]]})
     answer = session.client("ec2", region).describe_availability_zones(Filters=filters)
-    excluded = arguments.get("excludeZoneIds") or []
+    excluded = {*(arguments.get("excludeNames") or []), *(arguments.get("excludeZoneIds") or [])}
     zones = [
         zone
         for zone in sorted(answer["AvailabilityZones"], key=lambda zone: str(zone["ZoneName"]))
-        if zone["ZoneId"] not in excluded
+        if not excluded & {zone["ZoneName"], zone["ZoneId"]}
     ]
     return {
         "id": region,

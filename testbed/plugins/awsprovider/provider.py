@@ -46,7 +46,7 @@ RESOURCES: Final[Mapping[str, type[Resource]]] = {
 }
 FUNCTIONS: Final[Mapping[str, Function]] = {
     token: function
-    for module in (ec2, eks, iam, identity, networks, ssm)
+    for module in (ec2, eks, iam, identity, networks, sqs, ssm)
     for token, function in module.FUNCTIONS.items()
 }
 
@@ -60,7 +60,7 @@ SETTLING_POLL_SECONDS: Final = 0.1
 SETTINGS: Final = frozenset(
     {
         "accessKey", "allowedAccountIds", "defaultTags", "endpoints", "forbiddenAccountIds",
-        "maxRetries", "profile", "region", "retryMode", "s3UsePathStyle", "secretKey",
+        "ignoreTags", "maxRetries", "profile", "region", "retryMode", "s3UsePathStyle", "secretKey",
         "skipCredentialsValidation", "skipMetadataApiCheck", "skipRegionValidation",
         "skipRequestingAccountId", "token", "version",
     }
@@ -109,15 +109,7 @@ class AwsProvider(Provider):
         if kind.is_taggable and self.session.default_tags and inputs.get("tags") is not UNKNOWN:
             inputs["tags"] = _join_tags(self.session.default_tags, inputs.get("tags"))
         form = sdktypes.forms(RESOURCES)[proposal.type]
-        wrong = [
-            *(
-                Fault(key, "the aws stand-in does not support it")
-                for key in kind.unsupported
-                if proposal.new.get(key) is not None
-            ),
-            *_exclusion_faults(kind, proposal.new),
-            *sdktypes.faults(form, plain(inputs)),
-        ]
+        wrong = [*_exclusion_faults(kind, proposal.new), *sdktypes.faults(form, plain(inputs))]
         return Checked(inputs, wrong or _canonicalize(inputs, kind.documents))
 
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
@@ -195,8 +187,9 @@ class AwsProvider(Provider):
         with translated():
             live = unless_gone(lambda: resource.read(identity, state))
         if live is not None and live.get("tags"):
-            tags = live["tags"].items()
-            live["tags"] = {key: value for key, value in tags if not key.startswith("aws:")}
+            live["tags"] = {
+                key: value for key, value in live["tags"].items() if self.session.keeps_tag(key)
+            }
         return live
 
     def _outputs(self, resource: Resource, identity: str, known: Bag) -> Bag:

@@ -41,8 +41,6 @@ class Resource(ABC):
     """The inputs whose change forces a replacement."""
     exclusive: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Pairs of mutually exclusive inputs, in addition to a name and its prefix."""
-    unsupported: ClassVar[tuple[str, ...]] = ()
-    """The inputs that the stand-in refuses, because the stack does not set them."""
     computed: ClassVar[tuple[str, ...]] = ()
     """The outputs that are known only after creation."""
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}

@@ -137,3 +137,9 @@ class Session:
         allowed = self.settings.get("allowedAccountIds") or [account]
         if account not in allowed or account in (self.settings.get("forbiddenAccountIds") or []):
             raise ProviderError(f"AWS account {account} is not allowed by the provider's settings")
+
+    def keeps_tag(self, key: str) -> bool:
+        """Return whether a live tag is compared; `aws:` tags and ignored tags are not."""
+        ignored = self.settings.get("ignoreTags") or {}
+        prefixes = ("aws:", *(ignored.get("keyPrefixes") or []))
+        return not key.startswith(prefixes) and key not in (ignored.get("keys") or [])

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.plugins.awsprovider.resourcetype import (
+    Function,
     Resource,
     canonical,
     change_tags,
     name_of,
 )
+from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
+    "delaySeconds": "DelaySeconds",
+    "fifoQueue": "FifoQueue",
+    "kmsDataKeyReusePeriodSeconds": "KmsDataKeyReusePeriodSeconds",
     "kmsMasterKeyId": "KmsMasterKeyId",
+    "maxMessageSize": "MaximumMessageSize",
     "messageRetentionSeconds": "MessageRetentionPeriod",
+    "policy": "Policy",
+    "receiveWaitTimeSeconds": "ReceiveMessageWaitTimeSeconds",
+    "redriveAllowPolicy": "RedriveAllowPolicy",
+    "redrivePolicy": "RedrivePolicy",
     "sqsManagedSseEnabled": "SqsManagedSseEnabled",
+    "visibilityTimeoutSeconds": "VisibilityTimeout",
 }
 """Property of a queue → SQS attribute."""
+
+NUMBERS: Final = frozenset(name for name in ATTRIBUTES if name.endswith(("Seconds", "Size")))
+FLAGS: Final = frozenset({"fifoQueue", "sqsManagedSseEnabled"})
+DOCUMENTS: Final = ("policy", "redriveAllowPolicy", "redrivePolicy")
 
 
 class Queue(Resource):
@@ -33,18 +47,21 @@ class Queue(Resource):
     name_limit = 80
     fixed = ("name", "namePrefix", "fifoQueue")
     exclusive = (("kmsMasterKeyId", "sqsManagedSseEnabled"),)
-    unsupported = (
-        "delaySeconds", "fifoQueue", "kmsDataKeyReusePeriodSeconds", "maxMessageSize", "policy",
-        "receiveWaitTimeSeconds", "redriveAllowPolicy", "redrivePolicy", "visibilityTimeoutSeconds",
-    )  # fmt: skip
     computed = ("arn", "url")
-    defaults = {"messageRetentionSeconds": 345600}
+    defaults = {
+        "delaySeconds": 0,
+        "fifoQueue": False,
+        "messageRetentionSeconds": 345600,
+        "receiveWaitTimeSeconds": 0,
+        "visibilityTimeoutSeconds": 30,
+    }
+    documents = DOCUMENTS
 
     def create(self, inputs: Bag) -> str:
         attributes = {
             attribute: _to_text(inputs[name])
             for name, attribute in ATTRIBUTES.items()
-            if inputs.get(name) is not None
+            if inputs.get(name) is not None and (name != "fifoQueue" or inputs[name])
         }
         answer = self.api.create_queue(
             QueueName=name_of(inputs), Attributes=attributes, tags=inputs.get("tags") or {}
@@ -60,7 +77,7 @@ class Queue(Resource):
             "name": identity.rpartition("/")[2],
             "tags": self.api.list_queue_tags(QueueUrl=identity).get("Tags") or {},
             **{
-                name: _from_text(attributes[attribute])
+                name: _from_text(name, attributes[attribute])
                 for name, attribute in ATTRIBUTES.items()
                 if attributes.get(attribute)
             },
@@ -89,8 +106,12 @@ def _to_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _from_text(text: str) -> Any:
-    return json.loads(text) if text.isdigit() or text in ("true", "false") else text
+def _from_text(name: str, text: str) -> Any:
+    if name in NUMBERS:
+        return int(text)
+    if name in FLAGS:
+        return text == "true"
+    return canonical(text) if name in DOCUMENTS else text
 
 
 class QueuePolicy(Resource):
@@ -122,3 +143,22 @@ class QueuePolicy(Resource):
 
 
 RESOURCES: Final = (Queue, QueuePolicy)
+
+
+def get_queue(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.sqs.get_queue`."""
+    region = arguments.get("region") or session.region
+    api, name = session.client("sqs", region), arguments["name"]
+    url = api.get_queue_url(QueueName=name)["QueueUrl"]
+    attributes = api.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+    return {
+        "arn": attributes["QueueArn"],
+        "id": url,
+        "name": name,
+        "region": region,
+        "tags": api.list_queue_tags(QueueUrl=url).get("Tags") or {},
+        "url": url,
+    }
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {"aws:sqs/getQueue:getQueue": get_queue}

@@ -267,13 +267,18 @@ def test_a_repository_is_created_and_deleted(cloud: Cloud) -> None:
     assert after["imageTagMutability"] == "IMMUTABLE"
 
 
-def test_a_role_is_created_changed_and_deleted(cloud: Cloud) -> None:
+def test_a_role_is_created_and_deleted_with_its_attachments(cloud: Cloud) -> None:
     trust = {"Version": "2012-10-17", "Statement": []}
+    managed = "arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy"
     before, after = lead_a_life(
         stand_in(cloud),
         "aws:iam/role:Role",
-        {"namePrefix": "node-", "assumeRolePolicy": json.dumps(trust, indent=2)},
-        {"description": "of nodes", "maxSessionDuration": 7200},
+        {
+            "namePrefix": "node-",
+            "assumeRolePolicy": json.dumps(trust, indent=2),
+            "managedPolicyArns": [managed],
+        },
+        {"description": "of nodes", "maxSessionDuration": 7200, "managedPolicyArns": []},
     )
 
     assert before["name"].startswith("node-")
@@ -341,13 +346,7 @@ def test_a_change_count_reports_whether_there_are_changes() -> None:
     ("type_", "inputs", "property_", "words"),
     [
         ("aws:iam/role:Role", {}, "assumeRolePolicy", "is required"),
-        (
-            "aws:sqs/queue:Queue",
-            {"messageRetentionSeconds": "soon"},
-            "messageRetentionSeconds",
-            "expected a number",
-        ),
-        ("aws:sqs/queue:Queue", {"fifoQueue": True}, "fifoQueue", "does not support it"),
+        ("aws:sqs/queue:Queue", {"delaySeconds": "soon"}, "delaySeconds", "expected a number"),
         ("aws:sqs/queue:Queue", {"size": 3}, "size", "there is no such input"),
         ("aws:sqs/queue:Queue", {"tags": ["a"]}, "tags", "expected a map"),
         (
