@@ -146,12 +146,6 @@ class ApiWire:
             ),
         )
 
-    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        name = body["metadata"]["name"]
-        return await self._through(
-            "replace", kind, name, lambda: self._api.replace(kind, body, namespace)
-        )
-
     async def delete(
         self,
         kind: Kind[T],

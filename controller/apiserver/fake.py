@@ -64,8 +64,8 @@ class FakeApiServer:
     def __init__(self, clock: Callable[[], datetime] = wall_clock) -> None:
         self.clock = clock
         self.calls: list[tuple[str, str, str]] = []
-        """All writes in order: verb (`create`, `patch`, `patch/status`, `delete`, `evict`,
-        `replace`), kind, and `namespace/name` or `name`."""
+        """All writes in order: verb (`create`, `patch`, `patch/status`, `delete`, `evict`), kind,
+        and `namespace/name` or `name`."""
         self._objects: dict[Kind[Any], dict[ObjectKey, Body]] = {}
         self._watchers: dict[Kind[Any], list[asyncio.Queue[tuple[str, Body]]]] = {}
         self._refusals: list[_Refusal] = []
@@ -233,21 +233,6 @@ class FakeApiServer:
         else:
             after.pop("status", None)
         self._record(f"patch/{subresource}" if subresource else "patch", kind, (namespace, name))
-        return _decode(kind, self._update(kind, before, after))
-
-    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Replace an object, except its status."""
-        self._maybe_refuse("replace", kind)
-        after = _copy(body)
-        metadata = after["metadata"]
-        key = (namespace or metadata.get("namespace", ""), metadata["name"])
-        before = self._body(kind, key)
-        version = metadata.get("resourceVersion", "")
-        _expect(kind, before, resource_version=version, uid=metadata.get("uid", ""))
-        after.pop("status", None)
-        if "status" in before:
-            after["status"] = before["status"]
-        self._record("replace", kind, key)
         return _decode(kind, self._update(kind, before, after))
 
     async def delete(

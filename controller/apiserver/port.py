@@ -91,9 +91,3 @@ class ApiServer(Protocol):
 
         Raises ConflictError if `uid` is not the pod's.
         """
-
-    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Replace an object except its `status`, and return the resulting object.
-
-        Raises ConflictError if the resourceVersion in `body` is not the current one.
-        """

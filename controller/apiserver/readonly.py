@@ -34,10 +34,6 @@ class ReadOnlyApiServer:
         """Raise ForbiddenError without a request."""
         raise _refusal("evict")
 
-    async def replace(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
-        """Raise ForbiddenError without a request."""
-        raise _refusal(f"replace {kind.plural}")
-
 
 def _refusal(request: str) -> ForbiddenError:
     return ForbiddenError(

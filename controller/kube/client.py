@@ -155,13 +155,6 @@ class Client:
             raise
         return decoding.one(kind, answer)
 
-    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Replace an object, and return it as the server stored it."""
-        metadata = body["metadata"]
-        full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
-        target = path(kind, namespace or metadata.get("namespace", ""), metadata["name"])
-        return decoding.one(kind, await self._write("PUT", target, full))
-
     async def delete(
         self,
         kind: Kind[T],

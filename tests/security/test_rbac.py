@@ -92,9 +92,8 @@ def granted(options: Options) -> set[Right]:
 
 
 def _right(verb: str, kind: Kind[Any]) -> Right:
-    verb, _, subresource = {"evict": "create/eviction", "replace": "update"}.get(
-        verb, verb
-    ).partition("/")
+    requested = "create/eviction" if verb == "evict" else verb
+    verb, _, subresource = requested.partition("/")
     return kind.group, "/".join(filter(None, (kind.plural, subresource))), verb
 
 
