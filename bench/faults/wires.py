@@ -155,7 +155,6 @@ class ApiWire:
         uid: str = "",
         resource_version: str = "",
         grace_period_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
         await self._through(
             "delete",
@@ -168,7 +167,6 @@ class ApiWire:
                 uid=uid,
                 resource_version=resource_version,
                 grace_period_seconds=grace_period_seconds,
-                propagation=propagation,
             ),
         )
 

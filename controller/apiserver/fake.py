@@ -19,7 +19,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -41,7 +41,6 @@ Body = dict[str, Any]
 ObjectKey = tuple[str, str]
 """Namespace and name; the namespace of a cluster-scoped object is empty."""
 
-FOREGROUND_FINALIZER = "foregroundDeletion"
 DEFAULT_GRACE_SECONDS = 30
 
 
@@ -244,7 +243,6 @@ class FakeApiServer:
         uid: str = "",
         resource_version: str = "",
         grace_period_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
         """Request an object's deletion; it is removed after its finalizers and grace period end."""
         self._maybe_refuse("delete", kind)
@@ -252,7 +250,7 @@ class FakeApiServer:
         body = self._body(kind, key)
         _expect(kind, body, resource_version=resource_version, uid=uid)
         self._record("delete", kind, key)
-        self._delete(kind, key, body, grace_period_seconds, propagation or "Background")
+        self._delete(kind, key, body, grace_period_seconds)
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
         """Evict a pod and reduce `disruptionsAllowed` of its PodDisruptionBudget by one.
@@ -271,7 +269,7 @@ class FakeApiServer:
         self._record("evict", kinds.POD, key)
         if body.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
             self._spend_budget(body)
-        self._delete(kinds.POD, key, body, None, "Background")
+        self._delete(kinds.POD, key, body, None)
 
     # Storage.
 
@@ -364,12 +362,7 @@ class FakeApiServer:
             queue.put_nowait((event, body))
 
     def _delete(
-        self,
-        kind: Kind[Any],
-        key: ObjectKey,
-        before: Body,
-        grace_period_seconds: int | None,
-        propagation: str,
+        self, kind: Kind[Any], key: ObjectKey, before: Body, grace_period_seconds: int | None
     ) -> None:
         """Mark an object as being deleted; remove it if finalizers and grace period allow."""
         body = _copy(before)
@@ -384,19 +377,8 @@ class FakeApiServer:
             grace = min(grace, before_grace)  # a grace period can only become shorter
         metadata["deletionTimestamp"] = _timestamp(asked_at + timedelta(seconds=grace))
         metadata["deletionGracePeriodSeconds"] = grace
-        if propagation == "Orphan":
-            self._orphan(metadata["uid"])
-        if propagation == "Foreground" and self._dependents(metadata["uid"]):
-            finalizers = metadata.setdefault("finalizers", [])
-            if FOREGROUND_FINALIZER not in finalizers:
-                finalizers.append(FOREGROUND_FINALIZER)
-        if body == before:
-            return
-        self._save(kind, key, body)
-        if FOREGROUND_FINALIZER in metadata.get("finalizers", ()):
-            for dependent_kind, dependent_key in self._dependents(metadata["uid"]):
-                dependent = self._store(dependent_kind)[dependent_key]
-                self._delete(dependent_kind, dependent_key, dependent, None, "Background")
+        if body != before:
+            self._save(kind, key, body)
 
     def _dependents(self, uid: str) -> builtins.list[tuple[Kind[Any], ObjectKey]]:
         return [
@@ -406,34 +388,15 @@ class FakeApiServer:
             if any(o.get("uid") == uid for o in body["metadata"].get("ownerReferences") or ())
         ]
 
-    def _orphan(self, uid: str) -> None:
-        """Remove an owner from the owner references of its dependents."""
-        for kind, key in self._dependents(uid):
-            body = _copy(self._store(kind)[key])
-            owners = body["metadata"]["ownerReferences"]
-            body["metadata"]["ownerReferences"] = [o for o in owners if o.get("uid") != uid]
-            self._save(kind, key, body)
-
     def _collect(self, uid: str) -> None:
-        """Collect garbage after an object was removed.
-
-        Objects without a living owner are deleted. Owners that wait for foreground deletion are
-        removed once they have no dependents.
-        """
+        """Delete the dependents of a removed object that have no other living owner."""
         living = {b["metadata"]["uid"] for s in self._objects.values() for b in s.values()}
         for kind, key in self._dependents(uid):
             body = self._store(kind).get(key)
             if body is None:
                 continue
             if not any(o.get("uid") in living for o in body["metadata"]["ownerReferences"]):
-                self._delete(kind, key, body, None, "Background")
-        for kind, store in list(self._objects.items()):
-            for key, body in list(store.items()):
-                waits = FOREGROUND_FINALIZER in body["metadata"].get("finalizers", ())
-                if waits and not self._dependents(body["metadata"]["uid"]):
-                    after = _copy(body)
-                    after["metadata"]["finalizers"].remove(FOREGROUND_FINALIZER)
-                    self._save(kind, key, after)
+                self._delete(kind, key, body, None)
 
     def _spend_budget(self, pod: Body) -> None:
         """Reduce the PodDisruptionBudget of a pod by one.

@@ -79,7 +79,6 @@ class ApiServer(Protocol):
         uid: str = "",
         resource_version: str = "",
         grace_period_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
         """Request an object's deletion; raises NotFoundError if it does not exist.
 

@@ -10,7 +10,7 @@ import builtins
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import aiohttp
 import msgspec
@@ -164,10 +164,9 @@ class Client:
         uid: str = "",
         resource_version: str = "",
         grace_period_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
         """Request an object's deletion."""
-        options = _delete_options(uid, resource_version, grace_period_seconds, propagation)
+        options = _delete_options(uid, resource_version, grace_period_seconds)
         target = path(kind, namespace, name)
         await self._write("DELETE", target, options, priority=_priority(kind))
 
@@ -180,7 +179,7 @@ class Client:
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": _delete_options(uid, "", None, None),
+            "deleteOptions": _delete_options(uid),
         }
         target = path(POD, namespace, name, "eviction")
         await self._request("POST", target, body=eviction, priority=Priority.BACKGROUND)
@@ -377,7 +376,7 @@ def _priority(kind: Kind[Any]) -> Priority:
 
 
 def _delete_options(
-    uid: str, resource_version: str, grace_period_seconds: int | None, propagation: str | None
+    uid: str, resource_version: str = "", grace_period_seconds: int | None = None
 ) -> dict[str, Any]:
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     wanted = {"uid": uid, "resourceVersion": resource_version}
@@ -385,6 +384,4 @@ def _delete_options(
         options["preconditions"] = {name: value for name, value in wanted.items() if value}
     if grace_period_seconds is not None:
         options["gracePeriodSeconds"] = grace_period_seconds
-    if propagation is not None:
-        options["propagationPolicy"] = propagation
     return options

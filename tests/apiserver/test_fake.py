@@ -161,8 +161,9 @@ async def test_owned_objects_are_deleted_with_their_owner(api: FakeApiServer) ->
         make_node("n1", uid="owner"),
         make_node("n2", owner_references=[owner], finalizers=["a/b"]),
     )
-    await api.delete(kinds.NODE, "n1", propagation="Foreground")
-    assert [n.metadata.is_deleting for n in api.objects(kinds.NODE)] == [True, True]
+    await api.delete(kinds.NODE, "n1")
+    (left,) = api.objects(kinds.NODE)
+    assert (left.metadata.name, left.metadata.is_deleting) == ("n2", True)
     await api.patch(kinds.NODE, "n2", {"metadata": {"finalizers": None}})
     assert api.objects(kinds.NODE) == []
 
