@@ -44,7 +44,3 @@ class SecurityGroups:
             groups = tuple(SecurityGroupStatus(id=i, name=n) for i, n in sorted(names.items()))
             self._selected[key] = groups
             return groups
-
-    def forget(self) -> None:
-        """Clear the cache, so that the next call queries EC2."""
-        self._selected.clear()

@@ -138,11 +138,6 @@ class Subnets:
         filters = [{"Name": "availability-zone-id", "Values": sorted(ids)}]
         return {s.zone_id: s.zone for s in await self._describe(filters)}
 
-    def forget(self) -> None:
-        """Clear the cache, so that the next call queries EC2."""
-        self._selected.clear()
-        self._known.clear()
-
     async def _refresh(self, ids: list[str]) -> None:
         if not self._stale_ids(ids):
             return
