@@ -41,9 +41,9 @@ def tag_filters(tags: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def tags_of(resource: Mapping[str, Any], key: str = "Tags") -> dict[str, str]:
+def tags_of(resource: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of a resource that EC2 described, by key."""
-    return {tag["Key"]: tag["Value"] for tag in resource.get(key) or []}
+    return {tag["Key"]: tag["Value"] for tag in resource.get("Tags") or []}
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:

@@ -63,8 +63,7 @@ class Refused(NamedTuple):
 class Unavailable:
     """Records refused offerings and exhausted quotas until their marks expire."""
 
-    def __init__(self, *, ttl: float = TTL, clock: Callable[[], float] = time.monotonic) -> None:
-        self._ttl = ttl
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._refused: dict[CapacityMark | QuotaMark, Refused] = {}
         self._active: set[CapacityMark | QuotaMark] = set()
@@ -168,11 +167,11 @@ class Unavailable:
         now = self._clock()
         last = self._refused.get(mark)
         if last is None or _is_past(last, now):
-            length = self._ttl
+            length = TTL
         elif last.until > now:  # concurrent launches: their refusals count once
             length = last.length
         else:
-            length = min(2 * last.length, self._ttl * LONGEST_TTL / TTL)
+            length = min(2 * last.length, LONGEST_TTL)
         self._refused[mark] = Refused(now + length, length)
         self._active.add(mark)
         self._bump(mark)
