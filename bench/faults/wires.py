@@ -90,22 +90,14 @@ class ApiWire:
         return await self._through("get", kind, name, lambda: self._api.get(kind, name, namespace))
 
     async def list(
-        self,
-        kind: Kind[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
+        self, kind: Kind[T], *, label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
         return await self._through(
             "list",
             kind,
             "",
             lambda: self._api.list(
-                kind,
-                namespace=namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
+                kind, label_selector=label_selector, field_selector=field_selector
             ),
         )
 

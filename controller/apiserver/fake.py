@@ -156,20 +156,14 @@ class FakeApiServer:
         return _decode(kind, self._body(kind, (namespace, name)))
 
     async def list(
-        self,
-        kind: Kind[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
+        self, kind: Kind[T], *, label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
         """Return all objects of a kind."""
         self._maybe_refuse("list", kind)
         return [
             _decode(kind, body)
-            for (ns, _), body in sorted(self._store(kind).items())
-            if namespace in ("", ns)
-            and all(term(_labels(body)) for term in _label_terms(label_selector))
+            for _, body in sorted(self._store(kind).items())
+            if all(term(_labels(body)) for term in _label_terms(label_selector))
             and all(term(body) for term in _field_terms(field_selector))
         ]
 

@@ -31,14 +31,9 @@ class ApiServer(Protocol):
         """Return one object; raises NotFoundError if it does not exist."""
 
     async def list(
-        self,
-        kind: Kind[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
+        self, kind: Kind[T], *, label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
-        """Return all objects of a kind, read in pages."""
+        """Return the objects of a kind in all namespaces, read in pages."""
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
         """Yield RESET, the existing objects, SYNCED, and then every change; see `Change`.

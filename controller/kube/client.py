@@ -102,17 +102,12 @@ class Client:
         return decoding.one(kind, body)
 
     async def list(
-        self,
-        kind: Kind[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
+        self, kind: Kind[T], *, label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
         """Return all objects of a kind, read in pages."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         objects: builtins.list[T] = []
-        async for page in self.pages(kind, namespace=namespace, **selectors):
+        async for page in self.pages(kind, **selectors):
             objects += page.items or ()
         return objects
 
@@ -187,7 +182,7 @@ class Client:
     # Calls for `watching` that are not in the port.
 
     async def pages(
-        self, kind: Kind[T], *, namespace: str = "", **selectors: str
+        self, kind: Kind[T], **selectors: str
     ) -> AsyncGenerator[decoding.Page[T], None]:
         """Yield the pages of a list.
 
@@ -197,9 +192,7 @@ class Client:
         """
         params = {"limit": str(PAGE)} | {key: value for key, value in selectors.items() if value}
         while True:
-            body = await _with_retries(
-                lambda: self._request("GET", path(kind, namespace), params=params)
-            )
+            body = await _with_retries(lambda: self._request("GET", path(kind), params=params))
             page = decoding.page(kind, body)
             yield page
             if not page.metadata.continue_:

@@ -181,7 +181,6 @@ async def test_lists_can_be_filtered(api: FakeApiServer) -> None:
     assert await names(field_selector="spec.nodeName=n1") == "ac"
     assert await names(label_selector="app in (web, db),app!=db") == "a"
     assert await names(label_selector="!app") == "b"
-    assert await names(namespace="elsewhere") == ""
 
 
 async def test_an_ordered_refusal_happens_as_often_as_ordered(api: FakeApiServer) -> None:

@@ -109,21 +109,25 @@ async def test_another_object_of_the_same_name_is_a_conflict(api: Client, namesp
 
 async def test_a_list_is_complete_however_many_pages_it_has(api: Client, namespace: str) -> None:
     names = [f"lease-{number:04d}" for number in range(1050)]
+    metadata = {"labels": {"list": namespace}}
     await asyncio.gather(
-        *(api.create(kinds.LEASE, {"metadata": {"name": name}}, namespace) for name in names)
+        *(
+            api.create(kinds.LEASE, {"metadata": metadata | {"name": name}}, namespace)
+            for name in names
+        )
     )
-    leases = await api.list(kinds.LEASE, namespace=namespace)
+    leases = await api.list(kinds.LEASE, label_selector=f"list={namespace}")
     assert [lease.metadata.name for lease in leases] == names
 
 
 async def test_lists_can_be_filtered(api: Client, namespace: str) -> None:
-    for name, app in (("a", "web"), ("b", "db")):
-        body = {"metadata": {"name": name, "labels": {"app": app}}}
+    for name, app in (("a", f"{namespace}-web"), ("b", f"{namespace}-db")):
+        body = {"metadata": {"name": f"{namespace}-{name}", "labels": {"app": app}}}
         await api.create(kinds.LEASE, body, namespace)
-    leases = await api.list(kinds.LEASE, namespace=namespace, label_selector="app=db")
-    assert [lease.metadata.name for lease in leases] == ["b"]
-    leases = await api.list(kinds.LEASE, namespace=namespace, field_selector="metadata.name=a")
-    assert [lease.metadata.name for lease in leases] == ["a"]
+    leases = await api.list(kinds.LEASE, label_selector=f"app={namespace}-db")
+    assert [lease.metadata.name for lease in leases] == [f"{namespace}-b"]
+    leases = await api.list(kinds.LEASE, field_selector=f"metadata.name={namespace}-a")
+    assert [lease.metadata.name for lease in leases] == [f"{namespace}-a"]
 
 
 async def test_a_watch_lists_and_then_reports_every_change(api: Client, namespace: str) -> None:
