@@ -14,10 +14,9 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodeclasscauses import explain
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.meta import to_wire
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import update_hashes
-from controller.reconcilers.writing import apply_patch
+from controller.reconcilers.writing import apply_patch, status_patch
 from controller.telemetry.events import EventType
 
 PERIOD = timedelta(minutes=1)
@@ -53,12 +52,8 @@ class Resolver(PortUser):
         node_class = await self._metadata(node_class)
         resolved = await self.cloud.resolve(node_class, now=self.clock())
         if resolved.status != node_class.status:
-            await apply_patch(
-                self.ports,
-                node_class,
-                {"status": _status(node_class, resolved)},
-                subresource="status",
-            )
+            patch = status_patch(node_class.status, resolved.status)
+            await apply_patch(self.ports, node_class, patch, subresource="status")
         await self._report(resolved)
         ready = conditions.is_true(resolved.status.conditions, "Ready")
         return PERIOD if ready else UNREADY_PERIOD
@@ -110,9 +105,3 @@ class Resolver(PortUser):
 
     def _users(self, name: str) -> Sequence[NodeClaim]:
         return self.cluster.claims_of_class(name)
-
-
-def _status(before: EC2NodeClass, after: EC2NodeClass) -> dict[str, object]:
-    """Return the new status as a merge patch that removes missing fields."""
-    wire: dict[str, object] = to_wire(after.status)
-    return {key: wire.get(key) for key in {*to_wire(before.status), *wire}}
