@@ -13,6 +13,7 @@ from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_OVERLAY
 from controller.apis.kubernetes import conditions
+from controller.cloudprovider.errors import ThrottledError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.manager.cloud.overlaid import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
@@ -138,6 +139,18 @@ async def test_a_pool_without_known_types_is_skipped_and_retried_soon() -> None:
 
     assert await evaluation(world).reconcile(ALL) == UNRESOLVED
     assert status(world, "one")["Ready"][0] == "True"
+
+
+async def test_an_overlay_is_not_said_to_match_nothing_while_instance_types_are_unknown() -> None:
+    misspelt = {"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["m5.larg"]}
+    world = make_world(make_overlay("one", requirements=[misspelt], price="1"))
+    world.cloud.fail("instance_types", ThrottledError("throttled"))
+
+    assert await evaluation(world).reconcile(ALL) == UNRESOLVED
+    assert "joiner.dev/Effective" not in status(world, "one")
+
+    assert await evaluation(world).reconcile(ALL) == PERIOD
+    assert status(world, "one")["joiner.dev/Effective"] == ("False", "NoMatchingOffering")
 
 
 async def test_overlays_apply_to_every_reader_of_a_pools_instance_types() -> None:

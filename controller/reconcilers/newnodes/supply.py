@@ -37,6 +37,11 @@ class PoolSupply:
     types: dict[str, Sequence[InstanceType]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the instance types of every NodePool whose EC2NodeClass exists could be read."""
+        return self.types.keys() == self.problems.keys()
+
 
 async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePool]) -> PoolSupply:
     """Return the instance types that NodePools can launch now.

@@ -7,13 +7,12 @@ from datetime import timedelta
 
 from controller.apis.karpenter import validation
 from controller.apis.karpenter.nodeoverlay import EFFECTIVE, NodeOverlay
-from controller.apis.kinds import EC2_NODE_CLASS, NODE_OVERLAY, NODE_POOL
+from controller.apis.kinds import NODE_OVERLAY, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError
-from controller.cloudprovider.errors import CloudProviderError
-from controller.cloudprovider.instancetypes import InstanceType
+from controller.reconcilers.newnodes.supply import supply
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import apply_patch
 from controller.state.overlays import conflicting_overlays, matches_offering
@@ -39,8 +38,9 @@ class Evaluation(PortUser):
         if not overlays:
             return PERIOD
         problems = {o.metadata.name: validation.overlay_problems(o) for o in overlays}
-        types, is_read, is_complete = await self._instance_types()
-        pools = [p for p in self.cluster.list(NODE_POOL) if p.metadata.name in types]
+        pools = self.cluster.list(NODE_POOL)
+        supplied = await supply(self.cloud, self.cluster, pools)
+        types = supplied.types
         valid = [o for o in overlays if not problems[o.metadata.name]]
         conflicts = conflicting_overlays(valid, pools=pools, instance_types=types)
         for overlay in overlays:
@@ -48,7 +48,7 @@ class Evaluation(PortUser):
             after = self._conditions(overlay, problems[name], conflicts.get(name, ""))
             if problems[name]:
                 after = conditions.without_condition(after, EFFECTIVE)
-            elif is_read:
+            elif supplied.is_read:
                 is_matching = matches_offering(overlay, pools=pools, instance_types=types)
                 after = self._effect(overlay, after, is_matching)
             if conditions.are_equal(overlay.status.conditions, after):
@@ -59,28 +59,7 @@ class Evaluation(PortUser):
             except (ConflictError, NotFoundError):
                 # The overlay changed or was deleted, which may end a conflict: evaluate all again.
                 return timedelta(0)
-        return PERIOD if is_complete else UNRESOLVED
-
-    async def _instance_types(self) -> tuple[dict[str, tuple[InstanceType, ...]], bool, bool]:
-        """Return the instance types per pool, whether all could be read, and whether all are known.
-
-        A pool whose EC2NodeClass does not exist has no instance types: they are read, not known.
-        """
-        types_by_pool: dict[str, tuple[InstanceType, ...]] = {}
-        pools, is_read = self.cluster.list(NODE_POOL), True
-        for pool in pools:
-            name = pool.spec.template.spec.node_class_ref.name
-            node_class = self.cluster.get(EC2_NODE_CLASS, name)
-            if node_class is None:
-                continue
-            try:
-                types_by_pool[pool.metadata.name] = tuple(
-                    await self.cloud.instance_types(node_class, pool)
-                )
-            except CloudProviderError:
-                # The NodePool's conditions report the error.
-                is_read = False
-        return types_by_pool, is_read, len(types_by_pool) == len(pools)
+        return PERIOD if len(types) == len(pools) else UNRESOLVED
 
     def _conditions(self, overlay: NodeOverlay, problems: list[str], rival: str) -> list[Condition]:
         now, generation = self.clock(), overlay.metadata.generation
