@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -134,6 +134,18 @@ class Recorder:
         self._remember(key, now)
         body = _event(subject, type_, reason, message, now, self._published)
         self._queue.put_nowait(body)
+
+    async def publish_all(
+        self,
+        subjects: Iterable[KubernetesObject | None],
+        type_: EventType,
+        reason: str,
+        message: str,
+    ) -> None:
+        """Queue the same event about several objects; None is skipped."""
+        for subject in subjects:
+            if subject is not None:
+                await self.publish(subject, type_, reason, message)
 
     async def run(self) -> None:
         """Write queued events until cancelled."""

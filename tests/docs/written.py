@@ -31,8 +31,11 @@ KINDS = {
     "node": "Node",
     "nodes[0]": "Node",
     "candidate.node": "Node",
+    "self.cluster.node_of(claim)": "Node",
+    "*self._nodes(claim)": "Node",
     "claim": "NodeClaim",
     "candidate.claim": "NodeClaim",
+    "self.cluster.claim_of(node)": "NodeClaim",
     "replacement": "NodeClaim",
     "pool": "NodePool",
     "problem.node_pools[name]": "NodePool",
@@ -119,19 +122,20 @@ def events() -> set[Event]:
     """Return every event; raises if a reason cannot be read."""
     return {
         event
-        for path, tree in modules("controller", having="publish(")
+        for path, tree in modules("controller/reconcilers", having=".publish")
         for event in _published(path, tree)
     }
 
 
 def _published(path: str, tree: ast.Module) -> Iterator[Event]:
     for function in _functions(tree):
-        for call in _calls(function, "publish"):
-            kind = KINDS[ast.unparse(call.args[0])]
+        for call in (*_calls(function, "publish"), *_calls(function, "publish_all")):
             found = set(_types_and_reasons(call, function, tree))
             assert found, f"{path}:{call.lineno}: write type and reason of the event as literals"
-            for type_, reason in found:
-                yield Event(kind, type_, reason)
+            about = call.args[0]
+            for subject in about.elts if isinstance(about, ast.Tuple) else (about,):
+                kind = KINDS[ast.unparse(subject)]
+                yield from (Event(kind, type_, reason) for type_, reason in found)
 
 
 def _types_and_reasons(

@@ -52,6 +52,15 @@ async def test_an_event_names_its_object_and_its_source(world: RecordedEvents) -
     assert event.metadata.namespace == "shop"
 
 
+async def test_an_event_about_several_objects_skips_those_that_do_not_exist(
+    world: RecordedEvents,
+) -> None:
+    other = Pod(metadata=ObjectMeta(name="db", namespace="shop", uid="u2"))
+    await world.recorder.publish_all((POD, None, other), "Normal", "Evicted", "m")
+    await world.recorder.flush()
+    assert {event.involved_object.name for event in world.written} == {"web", "db"}
+
+
 async def test_a_refused_event_raises_nothing(
     world: RecordedEvents, caplog: pytest.LogCaptureFixture
 ) -> None:

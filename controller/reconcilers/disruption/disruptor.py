@@ -301,11 +301,10 @@ class Disruptor(PortUser):
             claim = self.cluster.claim_of(node) if node is not None else None
             if node is None or claim is None:
                 continue
-            await self.recorder.publish(node, "Warning", "NodeRepairBlocked", why)
-            await self.recorder.publish(claim, "Warning", "NodeRepairBlocked", why)
             pool = self.cluster.get(NODE_POOL, node.metadata.labels.get(labels.NODEPOOL, ""))
-            if pool is not None:
-                await self.recorder.publish(pool, "Warning", "NodeRepairBlocked", why)
+            await self.recorder.publish_all(
+                (node, claim, pool), "Warning", "NodeRepairBlocked", why
+            )
 
     async def _report_protected(self, problem: DisruptionProblem, seen: Overview) -> None:
         """Publish the end of pods' `karpenter.sh/do-not-disrupt`, and invalid annotations."""
@@ -339,12 +338,10 @@ class Disruptor(PortUser):
 
     async def _report(self, name: str, reason: str, message: str) -> None:
         node = self.cluster.get(NODE, name)
-        if node is None:
-            return
-        await self.recorder.publish(node, "Normal", reason, message)
-        claim = self.cluster.claim_of(node)
-        if claim is not None:
-            await self.recorder.publish(claim, "Normal", reason, message)
+        if node is not None:
+            await self.recorder.publish_all(
+                (node, self.cluster.claim_of(node)), "Normal", reason, message
+            )
 
 
 def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:

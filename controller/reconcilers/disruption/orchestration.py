@@ -57,7 +57,6 @@ from controller.reconcilers.writing import (
 from controller.state.gangs import GangReader, stays
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
-from controller.telemetry.events import EventType
 from controller.telemetry.logs import ChangeMonitor
 
 RETRY = timedelta(seconds=1)
@@ -546,9 +545,9 @@ class Orchestrator(PortUser):
             command = in_flight.command
             self.metrics.record_repair(candidate.claim, command.condition, command.drain_bound)
         message = f"Disrupting Node: {reason.value}"
-        terminating: tuple[EventType, str, str] = ("Normal", "DisruptionTerminating", message)
-        await self.recorder.publish(candidate.node, *terminating)
-        await self.recorder.publish(candidate.claim, *terminating)
+        await self.recorder.publish_all(
+            (candidate.node, candidate.claim), "Normal", "DisruptionTerminating", message
+        )
         return True
 
     async def _request_deletion(self, candidate: Candidate, drain_bound: timedelta | None) -> None:

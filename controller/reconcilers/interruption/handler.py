@@ -75,18 +75,13 @@ class NoticeHandler(PortUser):
         """
         claims = [c for instance in notice.instance_ids for c in self.cluster.claims_on(instance)]
         for claim in claims:
-            await self._report(claim, EVENTS.get(notice.kind))
+            if notice.kind in EVENTS:
+                await self.recorder.publish_all(
+                    (claim, self.cluster.node_of(claim)), *EVENTS[notice.kind]
+                )
             await self._act(claim, notice.kind)
         await self.cloud.acknowledge(notice)
         return bool(claims)
-
-    async def _report(self, claim: NodeClaim, event: tuple[EventType, str, str] | None) -> None:
-        if event is None:
-            return
-        await self.recorder.publish(claim, *event)
-        node = self.cluster.node_of(claim)
-        if node is not None:
-            await self.recorder.publish(node, *event)
 
     async def _act(self, claim: NodeClaim, kind: str) -> None:
         if kind in SPOT_RECLAIMED:

@@ -16,7 +16,6 @@ from controller.apiserver.errors import NotFoundError
 from controller.cloudprovider.errors import NodeClaimNotFoundError
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import apply_patch, delete, reason_for_end, with_condition
-from controller.telemetry.events import EventType
 
 NODE_WAIT = timedelta(seconds=10)
 INSTANCE_POLL = timedelta(seconds=1)
@@ -67,14 +66,10 @@ class Finalization(PortUser):
             claim,
             {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}},
         )
-        expiring: tuple[EventType, str, str] = (
-            "Warning",
-            "TerminationGracePeriodExpiring",
-            f"All pods will be deleted by {deadline}",
+        message = f"All pods will be deleted by {deadline}"
+        await self.recorder.publish_all(
+            (claim, *self._nodes(claim)), "Warning", "TerminationGracePeriodExpiring", message
         )
-        await self.recorder.publish(claim, *expiring)
-        for node in self._nodes(claim):
-            await self.recorder.publish(node, *expiring)
         return claim
 
     async def _delete_node(self, node: Node) -> None:

@@ -23,7 +23,6 @@ from controller.apiserver.errors import NotFoundError
 from controller.disruption.methods.repair import MOST_UNHEALTHY, Fault, faults
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete, with_drain_until
-from controller.telemetry.events import EventType
 
 BLOCKED_PERIOD = timedelta(minutes=5)
 """How soon a NodePool with too many unhealthy nodes is checked again."""
@@ -101,9 +100,7 @@ class Repair(PortUser):
             f"{unhealthy} of {where} are unhealthy, more than {MOST_UNHEALTHY:.0%}: no node is "
             "repaired, because the cause is probably not the nodes"
         )
-        blocked: tuple[EventType, str, str] = ("Warning", "NodeRepairBlocked", message)
-        await self.recorder.publish(node, *blocked)
-        await self.recorder.publish(claim, *blocked)
         pool = self.cluster.get(NODE_POOL, name) if name else None
-        if pool is not None:
-            await self.recorder.publish(pool, *blocked)
+        await self.recorder.publish_all(
+            (node, claim, pool), "Warning", "NodeRepairBlocked", message
+        )
