@@ -322,6 +322,7 @@ def main() -> int:
         testbed = Testbed(
             directory=work / "testbed",
             join_delay_seconds=JOIN_SECONDS,
+            ready_delay_seconds=0,  # Karpenter's kwok provider has no such delay
             progress=Progress(console),
         )
         with testbed:

@@ -38,6 +38,7 @@ from testbed.kube.client import (
     NotFoundError,
     Object,
     Patch,
+    UnprocessableError,
     holds,
 )
 from testbed.kube.kubeconfig import Kubeconfig
@@ -364,7 +365,7 @@ class _Kubelet:
         left = self._fleet.ready_delay - (datetime.now(UTC) - created).total_seconds()
         if left > 0:
             return left
-        await self._initialize()
+        await self._initialize(node)
         return None
 
     async def _report_boot(self) -> None:
@@ -374,18 +375,22 @@ class _Kubelet:
             {"status": {"nodeInfo": {"bootID": self.instance.boot_id}}},
         )
 
-    async def _initialize(self) -> None:
-        labels = {"metadata": {"labels": cloud_labels(self.instance)}}
-        node = await self._fleet.kube.patch(f"{NODES}/{self.name}", labels)
-        if UNINITIALIZED not in _taint_keys(node):
-            return
+    async def _initialize(self, node: Object) -> None:
         # Other clients change taints concurrently, and a JSON patch addresses the list by index.
         taint = f"/spec/taints/{_taint_keys(node).index(UNINITIALIZED)}"
-        remove = [
+        change = [
             {"op": "test", "path": f"{taint}/key", "value": UNINITIALIZED},
             {"op": "remove", "path": taint},
+            *(
+                {"op": "add", "path": f"/metadata/labels/{key.replace('/', '~1')}", "value": value}
+                for key, value in cloud_labels(self.instance).items()
+            ),
         ]
-        await self._fleet.kube.patch(f"{NODES}/{self.name}", remove, how=Patch.JSON)
+        try:
+            await self._fleet.kube.patch(f"{NODES}/{self.name}", change, how=Patch.JSON)
+        except UnprocessableError:
+            self._fleet.nodes[self.name] = await self._fleet.kube.get(f"{NODES}/{self.name}")
+            self.changed.set()
 
     # --- leaving
 

@@ -184,6 +184,9 @@ class Testbed:
     join_delay_seconds: float = 1.0
     """Seconds from a running instance to its Node; 20 to 40 in AWS."""
 
+    ready_delay_seconds: float = 0.5
+    """Shortest time in seconds from a Node's creation until pods can be scheduled on it."""
+
     system_node_count: int = 2
     """The number of system nodes, at most three: the first is in zone a, the second in zone b."""
 
@@ -328,6 +331,7 @@ class Testbed:
             self._cloud_url,
             cluster_name=self.cluster_name,
             join_delay_seconds=self.join_delay_seconds,
+            ready_delay_seconds=self.ready_delay_seconds,
         )
         self._start("kubelets", kubelets)
 
