@@ -90,7 +90,7 @@ async def test_an_idle_check_runs_once_until_another_pod_arrives() -> None:
 
     await window.wait(SECOND, expected)
 
-    assert expected.prepared == [pytest.approx(0.2), pytest.approx(0.9)]
+    assert expected.prepared == [pytest.approx(0.1), pytest.approx(0.8)]
     assert now() == pytest.approx(1.7)
 
 
@@ -110,7 +110,7 @@ async def test_a_timeout_during_an_open_window_raises_nothing() -> None:
 
 
 async def test_a_batch_window_stays_open_while_pods_are_expected() -> None:
-    expected = Foreseen(more=[True] * 8)
+    expected = Foreseen(more=[True] * 16)
 
     await make_window().wait(SECOND, expected)
 
@@ -242,7 +242,7 @@ async def test_a_batch_is_solved_while_its_window_is_open() -> None:
 
     await batches.provisioner.run_once()
 
-    assert batches.asked == [(0.2, 1)]
+    assert batches.asked == [(0.1, 1)]
     assert now() == pytest.approx(1.0)
     assert len(batches.world.claims()) == 1
 
@@ -254,7 +254,7 @@ async def test_an_outdated_early_solve_is_discarded() -> None:
 
     await batches.provisioner.run_once()
 
-    assert batches.asked == [(0.2, 1), (0.7, 2)]
+    assert batches.asked == [(0.1, 1), (0.6, 2)]
     assert now() == pytest.approx(1.5)
     assert batches.world.claims()
 
@@ -267,7 +267,7 @@ async def test_a_change_of_the_cluster_restarts_the_early_solve() -> None:
 
     await batches.provisioner.run_once()
 
-    assert batches.asked == [(0.2, 1), (1.0, 1)]
+    assert batches.asked == [(0.1, 1), (1.0, 1)]
     assert batches.world.claims() == []
 
 
@@ -279,8 +279,8 @@ async def test_pods_are_scheduled_at_once_if_their_owner_has_all_replicas() -> N
 
     await batches.provisioner.run_once()
 
-    assert batches.asked == [(0.2, 3)]
-    assert now() == pytest.approx(0.3)
+    assert batches.asked == [(0.1, 3)]
+    assert now() == pytest.approx(0.2)
 
 
 async def test_a_failed_early_solve_is_repeated() -> None:
@@ -299,7 +299,7 @@ async def test_a_failed_early_solve_is_repeated() -> None:
 
     await batches.provisioner.run_once()
 
-    assert [at for at, _ in batches.asked] == [0.2, 1.0]
+    assert [at for at, _ in batches.asked] == [0.1, 1.0]
     assert len(batches.world.claims()) == 1
 
 
@@ -308,7 +308,7 @@ async def test_a_stopped_provisioner_leaves_no_task_running() -> None:
     batches.come(make_pod("bare"))
     running = asyncio.create_task(batches.provisioner.run_once())
     await asyncio.sleep(0.5)
-    assert batches.asked == [(0.2, 1)]
+    assert batches.asked == [(0.1, 1)]
 
     running.cancel()
     await asyncio.wait({running})

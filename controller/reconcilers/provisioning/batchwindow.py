@@ -8,8 +8,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-PARTS = 5
-"""The idle time has this many parts. After each, the window closes if all pods have arrived."""
+PARTS = 10
+"""The idle time has this many parts. After every second one, the window closes if all pods have
+arrived."""
 
 
 class ExpectedPods:
@@ -87,10 +88,10 @@ class BatchWindow:
             if expected.expects_more():
                 continue
             deadline = min(end, begin + self.idle.total_seconds())
-            if part < PARTS and await self._all_arrived(expected, deadline):
-                return False
             if part == 1:
                 expected.prepare()
+            elif part % 2 == 0 and part < PARTS and await self._all_arrived(expected, deadline):
+                return False
         return expected.expects_more()
 
     async def _all_arrived(self, expected: ExpectedPods, deadline: float) -> bool:
