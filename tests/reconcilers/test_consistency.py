@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from controller.apis import kinds
@@ -33,6 +35,7 @@ async def world() -> World:
     assert claim is not None
     world.join(claim)
     await lifecycle.reconcile("claim")
+    world.pass_time(seconds=10)
     return world
 
 
@@ -47,6 +50,18 @@ def condition(world: World) -> Condition:
     said = conditions.find(claim.status.conditions, CONSISTENT_STATE_FOUND)
     assert said is not None
     return said
+
+
+async def test_a_node_is_checked_ten_seconds_after_its_initialization(
+    world: World, consistency: Consistency
+) -> None:
+    world.pass_time(seconds=-4)
+
+    assert await consistency.reconcile("claim") == timedelta(seconds=4)
+
+    claim = world.claim("claim")
+    assert claim is not None
+    assert conditions.find(claim.status.conditions, CONSISTENT_STATE_FOUND) is None
 
 
 async def test_a_node_with_the_expected_capacity_is_consistent(

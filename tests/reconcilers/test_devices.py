@@ -89,6 +89,8 @@ async def test_a_node_is_launched_for_devices_and_ready_once_they_are_published(
 
     claim = await scenario.live(claim)
     node = world.join(claim)
+    await scenario.live(claim)
+    world.pass_time(seconds=5)
     claim = await scenario.live(claim)
     waiting = conditions.find(claim.status.conditions, INITIALIZED)
     assert waiting is not None

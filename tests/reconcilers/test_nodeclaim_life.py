@@ -307,6 +307,12 @@ async def test_a_node_that_is_not_initialized_reports_what_is_missing(
     world.seed(_bootstrapped(world.join(claim, ready=ready, taints=[taint] if taint else [])))
 
     await lifecycle.reconcile("claim")
+    after = world.claim("claim")
+    assert after is not None
+    assert conditions.find(after.status.conditions, INITIALIZED) is None, "it has just registered"
+
+    world.pass_time(seconds=5)
+    await lifecycle.reconcile("claim")
 
     after = world.claim("claim")
     assert after is not None

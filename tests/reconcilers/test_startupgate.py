@@ -275,6 +275,8 @@ async def test_a_node_that_is_not_ready_stays_held_and_reports_the_reason(batch:
     await batch.join_not_ready("web", "arm")
 
     await batch.look("web")
+    batch.world.pass_time(seconds=5)
+    await batch.look("web")
 
     assert batch.is_held("web")
     initialized = conditions.find(batch.claim_for("web").status.conditions, INITIALIZED)

@@ -12,11 +12,16 @@ from controller.apis.kinds import NODE_CLAIM, POD_DISRUPTION_BUDGET
 from controller.apis.kubernetes import conditions, quantities
 from controller.apis.kubernetes.nodes import Node
 from controller.disruption.pods import is_drainable
+from controller.reconcilers.clock import first_past
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_condition
 from controller.state.evictions import EvictionGuards
 
 PERIOD = timedelta(minutes=10)
+
+FIRST_CHECK = timedelta(seconds=10)
+"""How long after its initialization a node is checked for the first time. Until then its pods are
+bound, and the API server has more urgent writes."""
 
 LEAST_SHARE = 0.9
 """The share of each expected resource that a node must have, because kernels and AMIs differ."""
@@ -36,6 +41,8 @@ class Consistency(PortUser):
         node = self.cluster.node_of(claim) if claim is not None else None
         if claim is None or node is None or not self.cluster.is_adopted(claim):
             return None
+        if (left := self._time_until_first_check(claim)) > timedelta(0):
+            return left
         problems = [*self._shortfalls(claim, node), *self._drain_problems(claim, node)]
         for problem in problems:
             fields = {"NodeClaim": name, "Node": node.metadata.name, "problem": problem}
@@ -50,6 +57,13 @@ class Consistency(PortUser):
             message="; ".join(problems),
         )
         return PERIOD
+
+    def _time_until_first_check(self, claim: NodeClaim) -> timedelta:
+        initialized = conditions.find(claim.status.conditions, INITIALIZED)
+        if claim.metadata.is_deleting or initialized is None or not initialized.is_true:
+            return timedelta(0)
+        now = self.clock()
+        return first_past(now, initialized.last_transition_time) + FIRST_CHECK - now
 
     def _shortfalls(self, claim: NodeClaim, node: Node) -> Iterator[str]:
         """Yield the requested resources of which the node has less than expected."""

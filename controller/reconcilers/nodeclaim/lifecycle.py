@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import (
@@ -331,18 +331,12 @@ class Lifecycle(PortUser):
             "annotations": {**claim.metadata.annotations, **instance.annotations, **own},
         }
         claim = await self._patch(claim, {"metadata": metadata})
-        generation, now = claim.metadata.generation, self.clock()
-        launched = conditions.with_condition(
-            claim.status.conditions, LAUNCHED, "True", generation=generation, now=now
-        )
         status = {
             "providerID": instance.provider_id,
             "imageID": instance.image_id,
             "capacity": dict(instance.capacity),
             "allocatable": dict(instance.allocatable),
-            "conditions": to_wire(
-                conditions.roll_up(launched, READY_WHEN, generation=generation, now=now)
-            ),
+            "conditions": self._conditions_with(claim, LAUNCHED),
         }
         return await self._patch(claim, {"status": status}, subresource="status")
 
@@ -392,10 +386,11 @@ class Lifecycle(PortUser):
         self.cluster.observe(NODE, node)
         if (pool := self.cluster.owner_of(claim)) is not None:
             self.registrations.record_registration(pool)
-        claim = await self._patch(
-            claim, {"status": {"nodeName": node.metadata.name}}, subresource="status"
-        )
-        claim = await self._with_condition(claim, REGISTERED, "True")
+        registered = {
+            "nodeName": node.metadata.name,
+            "conditions": self._conditions_with(claim, REGISTERED),
+        }
+        claim = await self._patch(claim, {"status": registered}, subresource="status")
         # Once: a write that fails with a conflict is repeated with everything before it.
         self.metrics.record_node_creation(claim)
         log.info(
@@ -437,6 +432,8 @@ class Lifecycle(PortUser):
         obstacle = initialization.obstacle(claim, node, slices)
         if obstacle is not None:
             await self._report_overdue(claim, obstacle)
+            if self._has_just_registered(claim):
+                return claim  # most nodes become Ready at once: do not delay them by writes
             return await self._with_condition(
                 claim, INITIALIZED, "Unknown", reason=obstacle.reason, message=obstacle.message
             )
@@ -449,6 +446,12 @@ class Lifecycle(PortUser):
             extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
         )
         return claim
+
+    def _has_just_registered(self, claim: NodeClaim) -> bool:
+        """Whether the NodeClaim registered less than `WAIT` ago and is not initialized yet."""
+        registered, now = conditions.find(claim.status.conditions, REGISTERED), self.clock()
+        since = first_past(now, registered.last_transition_time if registered else None)
+        return now - since < WAIT and conditions.find(claim.status.conditions, INITIALIZED) is None
 
     async def _report_overdue(self, claim: NodeClaim, obstacle: initialization.Obstacle) -> None:
         """Publish an event if a device plugin or driver is missing for too long.
@@ -537,6 +540,14 @@ class Lifecycle(PortUser):
         return await with_condition(
             self.ports, claim, kind, status, reason=reason, message=message, ready_when=READY_WHEN
         )
+
+    def _conditions_with(self, claim: NodeClaim, kind: str) -> Any:
+        """Return the JSON of the NodeClaim's conditions, with the condition `kind` set to True."""
+        generation, now = claim.metadata.generation, self.clock()
+        after = conditions.with_condition(
+            claim.status.conditions, kind, "True", generation=generation, now=now
+        )
+        return to_wire(conditions.roll_up(after, READY_WHEN, generation=generation, now=now))
 
     async def _patch(
         self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""

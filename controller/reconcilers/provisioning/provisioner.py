@@ -241,7 +241,8 @@ class Provisioner(PortUser, ExpectedPods):
             if unclaimed:
                 await self._report_unplaced(unclaimed)
             await self._report_fills({}, ())
-            await self._read_ahead()
+            if not self.plan.awaits_binding:  # the next batch can wait, these pods cannot
+                await self._read_ahead()
             return
         pods, virtual = solve_input.pods, solve_input.virtual
         await self._report_problems(solve_input)
