@@ -38,7 +38,6 @@ from testbed.kube.client import (
     NotFoundError,
     Object,
     Patch,
-    UnprocessableError,
     holds,
 )
 from testbed.kube.kubeconfig import Kubeconfig
@@ -377,6 +376,7 @@ class _Kubelet:
 
     async def _initialize(self, node: Object) -> None:
         # Other clients change taints concurrently, and a JSON patch addresses the list by index.
+        # If the index is out of date, the test fails, and the next change of the Node repeats it.
         taint = f"/spec/taints/{_taint_keys(node).index(UNINITIALIZED)}"
         change = [
             {"op": "test", "path": f"{taint}/key", "value": UNINITIALIZED},
@@ -386,11 +386,7 @@ class _Kubelet:
                 for key, value in cloud_labels(self.instance).items()
             ),
         ]
-        try:
-            await self._fleet.kube.patch(f"{NODES}/{self.name}", change, how=Patch.JSON)
-        except UnprocessableError:
-            self._fleet.nodes[self.name] = await self._fleet.kube.get(f"{NODES}/{self.name}")
-            self.changed.set()
+        await self._fleet.kube.patch(f"{NODES}/{self.name}", change, how=Patch.JSON)
 
     # --- leaving
 

@@ -17,7 +17,7 @@ from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
 from controller.reconcilers.provisioning.nomination import nominated_together
-from tests.builders import changed, make_pod, spread
+from tests.builders import changed, make_nodepool, make_pod, spread
 from tests.reconcilers.scenarios import NominationScenario, ProvisioningScenario, nominated
 
 
@@ -332,3 +332,17 @@ def untried(pod: Pod) -> Pod:
 
 def refused(pod: Pod) -> Pod:
     return msgspec.structs.replace(pod, status=make_pod("any").status)
+
+
+async def test_changed_instance_types_are_read_once_the_planned_pods_are_bound(
+    scenario: NominationScenario,
+) -> None:
+    node = await scenario.nominate("web")
+    scenario.world.seed(make_nodepool("spot"))
+
+    await scenario.round()
+    assert scenario.read == []
+
+    scenario.world.seed(make_pod("web", node=node))
+    await scenario.round()
+    assert scenario.read == [["default", "spot"]]
