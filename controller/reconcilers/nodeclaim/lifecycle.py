@@ -43,7 +43,6 @@ from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import apply_patch, with_condition
 from controller.state.nodes import is_unregistered
 from controller.state.registrations import Failure, Registrations
-from controller.telemetry.events import EventType
 from controller.telemetry.logs import ChangeMonitor
 
 LAUNCH_TIMEOUT = timedelta(minutes=5)
@@ -364,13 +363,12 @@ class Lifecycle(PortUser):
             )
         if not is_unregistered(nodes[0]) and not registration.is_registered(nodes[0]):
             # Its user data does not set the taint: pods may be bound before labels and taints are.
-            missing: tuple[EventType, str, str] = (
+            await self.recorder.publish_all(
+                (claim, nodes[0]),
                 "Warning",
                 "UnregisteredTaintMissing",
                 f"Missing {labels.UNREGISTERED_TAINT} taint which prevents registration races",
             )
-            await self.recorder.publish(claim, *missing)
-            await self.recorder.publish(nodes[0], *missing)
         claim = await self._with_late_labels(claim)
         if registration.lacks_late_labels(claim):
             return await self._with_condition(
