@@ -315,9 +315,9 @@ class Draining:
                 f"though NodeClaims name them: {', '.join(left)}"
             )
         for claim in claims:
-            self._release(_path(NODE_CLAIM, claim))
+            self._release(NODE_CLAIM, claim)
         for node in self._nodes():
-            self._release(_path(NODE, node))
+            self._release(NODE, node)
 
     def _delete_node_classes(self, *, stuck: bool) -> None:
         deadline = self.clock.monotonic() + NODE_CLASS_SECONDS
@@ -329,13 +329,13 @@ class Draining:
             if stuck or unattended or self.clock.monotonic() >= deadline:
                 for node_class in left:
                     self.say(f"removing the finalizer of EC2NodeClass {_name(node_class)}")
-                    self._release(_path(EC2_NODE_CLASS, node_class))
+                    self._release(EC2_NODE_CLASS, node_class)
                 return
             self.clock.sleep(POLL_SECONDS)
 
-    def _release(self, path: str) -> None:
-        _let_go(self.cluster, path)
-        self.cluster.delete(path)
+    def _release(self, kind: Kind[Any], wire: Wire) -> None:
+        _let_go(self.cluster, kind, wire)
+        self.cluster.delete(_path(kind, wire))
 
     def _pools(self) -> list[Wire]:
         return [
@@ -363,7 +363,7 @@ def let_go(cluster: Cluster) -> None:
         for wire in cluster.list(kind.collection):
             may_go = kind is EC2_NODE_CLASS or is_ours(wire["spec"])
             if may_go and wire["metadata"].get("finalizers"):
-                _let_go(cluster, _path(kind, wire))
+                _let_go(cluster, kind, wire)
 
 
 def prove_nothing_is_left(
@@ -604,8 +604,14 @@ def _owner(pool: Wire) -> str:
     return str(pool["metadata"].get("annotations", {}).get(STACK_ANNOTATION, ""))
 
 
-def _let_go(cluster: Cluster, path: str) -> None:
-    cluster.merge(path, {"metadata": {"finalizers": None}})
+def _let_go(cluster: Cluster, kind: Kind[Any], wire: Wire) -> None:
+    """Remove the finalizers of an object; of a Node only the controller's own."""
+    kept = [
+        finalizer
+        for finalizer in wire["metadata"].get("finalizers", [])
+        if kind is NODE and finalizer != labels.TERMINATION_FINALIZER
+    ]
+    cluster.merge(_path(kind, wire), {"metadata": {"finalizers": kept or None}})
 
 
 def _restorer(wire: Wire) -> str:

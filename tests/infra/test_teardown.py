@@ -129,8 +129,10 @@ class FakeCluster:
                     wire["status"] = change["status"]
                     self.closed += [name]
                 else:
-                    assert change == {"metadata": {"finalizers": None}}
-                    wire["metadata"].pop("finalizers", None)
+                    assert change["metadata"].keys() == {"finalizers"}
+                    wire["metadata"] |= change["metadata"]
+                    if change["metadata"]["finalizers"] is None:
+                        del wire["metadata"]["finalizers"]
         self._collect()
 
     def finalize(self, collection: str) -> None:
@@ -183,12 +185,15 @@ class TeardownScenario:
 
 
 def make_scenario(*pools: Wire, with_controller: bool = True) -> TeardownScenario:
-    held = {"finalizers": ["karpenter.sh/termination"]}
+    nodes = [
+        named(name, labels=LABELS, finalizers=["karpenter.sh/termination"])
+        for name in ("n-1", "n-2")
+    ]
     cluster = FakeCluster(
         {
             POOLS: list(pools),
             CLAIMS: [claim("c-1"), claim("c-2")],
-            NODES: [named("n-1", labels=LABELS, **held), named("n-2", labels=LABELS, **held)],
+            NODES: nodes,
             CLASSES: [named("default", finalizers=["karpenter.k8s.aws/termination"])],
         }
     )
@@ -375,6 +380,18 @@ def test_the_drain_does_not_wait_for_a_deleted_controller() -> None:
         "the controller's Deployment does not exist: terminating 2 instances found by tags and "
         "NodeClaims" in scenario.said
     )
+
+
+def test_a_forced_drain_keeps_the_finalizers_of_others_on_nodes() -> None:
+    scenario = make_scenario(pool("default"), with_controller=False)
+    scenario.cluster.ready_replicas = None
+    scenario.cluster.objects[NODES][0]["metadata"]["finalizers"] += ["example.com/storage"]
+
+    scenario.drain()
+
+    (node,) = scenario.cluster.objects[NODES]
+    assert node["metadata"]["finalizers"] == ["example.com/storage"]
+    assert node["metadata"]["deletionTimestamp"]
 
 
 def test_the_drain_stops_waiting_for_controllers_that_never_become_ready() -> None:
