@@ -134,12 +134,32 @@ async def with_condition(
 ) -> NodeClaim:
     """Set one condition of a NodeClaim, and return the resulting NodeClaim.
 
-    `kind` is the type of the condition. If there are types in `ready_when`, the condition `Ready`
-    is set from the conditions of these types.
+    The arguments are those of `changed_conditions`.
 
     Raises:
         ConflictError: the NodeClaim changed, as for `apply_patch`.
 
+    """
+    after = changed_conditions(
+        ports, claim, kind, status, reason=reason, message=message, ready_when=ready_when
+    )
+    return await with_conditions(ports, claim, after)
+
+
+def changed_conditions(
+    ports: Ports,
+    claim: NodeClaim,
+    kind: str,
+    status: conditions.ConditionStatus,
+    *,
+    reason: str = "",
+    message: str = "",
+    ready_when: Sequence[str] = (),
+) -> list[conditions.Condition]:
+    """Return the conditions of a NodeClaim with one of them set.
+
+    `kind` is the type of the condition. If there are types in `ready_when`, the condition `Ready`
+    is set from the conditions of these types.
     """
     now, generation = ports.clock(), claim.metadata.generation
     known = claim.status.conditions
@@ -148,7 +168,7 @@ async def with_condition(
     )
     if ready_when:
         after = conditions.roll_up(after, ready_when, generation=generation, now=now)
-    return await with_conditions(ports, claim, after)
+    return after
 
 
 async def delete(api: ApiServer, value: T) -> bool:

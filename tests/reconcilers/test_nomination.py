@@ -326,14 +326,6 @@ def make_replica(name: str) -> Pod:
     return changed(pod, metadata={"owner_references": [owner]})
 
 
-def untried(pod: Pod) -> Pod:
-    return msgspec.structs.replace(pod, status=PodStatus(phase="Pending"))
-
-
-def refused(pod: Pod) -> Pod:
-    return msgspec.structs.replace(pod, status=make_pod("any").status)
-
-
 async def test_changed_instance_types_are_read_once_the_planned_pods_are_bound(
     scenario: NominationScenario,
 ) -> None:
@@ -346,3 +338,11 @@ async def test_changed_instance_types_are_read_once_the_planned_pods_are_bound(
     scenario.world.seed(make_pod("web", node=node))
     await scenario.round()
     assert scenario.read == [["default", "spot"]]
+
+
+def untried(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, status=PodStatus(phase="Pending"))
+
+
+def refused(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, status=make_pod("any").status)

@@ -40,7 +40,7 @@ from controller.reconcilers.clock import first_past
 from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import apply_patch, with_condition
+from controller.reconcilers.writing import apply_patch, changed_conditions, with_condition
 from controller.state.nodes import is_unregistered
 from controller.state.registrations import Failure, Registrations
 from controller.telemetry.logs import ChangeMonitor
@@ -541,11 +541,7 @@ class Lifecycle(PortUser):
 
     def _conditions_with(self, claim: NodeClaim, kind: str) -> Any:
         """Return the JSON of the NodeClaim's conditions, with the condition `kind` set to True."""
-        generation, now = claim.metadata.generation, self.clock()
-        after = conditions.with_condition(
-            claim.status.conditions, kind, "True", generation=generation, now=now
-        )
-        return to_wire(conditions.roll_up(after, READY_WHEN, generation=generation, now=now))
+        return to_wire(changed_conditions(self.ports, claim, kind, "True", ready_when=READY_WHEN))
 
     async def _patch(
         self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""
