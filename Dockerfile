@@ -10,11 +10,11 @@ FROM --platform=$BUILDPLATFORM $PYTHON AS build
 ARG TARGETARCH
 WORKDIR /build
 COPY pyproject.toml infra/requirements.txt .
-# What the controller needs is in pyproject.toml (Pulumi and its Kubernetes client are for those who
-# run `pulumi up`); the lock holds every package that follows from it at the version that the tests run on.
+# What the controller needs is in pyproject.toml (Pulumi, its Kubernetes client and the credentials of
+# `aws login` are for those who run `pulumi up`); the lock holds every package that follows from it at the version that the tests run on.
 RUN grep == requirements.txt > lock.txt && python -c "import tomllib; \
 project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print('\n'.join(d for d in project['dependencies'] if not d.startswith(('pulumi', 'kubernetes'))))" \
+print('\n'.join(d for d in project['dependencies'] if not d.startswith(('pulumi', 'kubernetes', 'botocore'))))" \
     > wanted.txt \
  && case "$TARGETARCH" in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) exit 1 ;; esac \
  && pip install --no-cache-dir --target /opt/joiner/packages --requirement wanted.txt \

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
 
+import boto3
+import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -50,3 +56,35 @@ def test_transitive_dependencies_are_locked() -> None:
     found = closure(["pulumi"])
 
     assert {"pulumi", "grpcio", "protobuf"} <= found.keys()
+
+
+def test_the_locked_packages_read_the_credentials_of_aws_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`aws login` stores tokens that botocore reads only with the package awscrt."""
+    session = "arn:aws:iam::123456789012:user/developer"
+    (tmp_path / "config").write_text(f"[default]\nlogin_session = {session}\n")
+    token = {
+        "accessToken": {
+            "accessKeyId": "AKIAEXAMPLE",
+            "secretAccessKey": "secret",
+            "sessionToken": "token",
+            "accountId": "123456789012",
+            "expiresAt": (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
+        "refreshToken": "refresh",
+        "dpopKey": "key",
+        "clientId": "client",
+    }
+    (tmp_path / f"{sha256(session.encode()).hexdigest()}.json").write_text(json.dumps(token))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_LOGIN_CACHE_DIRECTORY", str(tmp_path))
+
+    credentials = boto3.Session().get_credentials()
+
+    assert credentials.method == "login"
+    assert credentials.access_key == "AKIAEXAMPLE"
+    assert "awscrt" in closure(direct())
+    assert any(pin.startswith("awscrt==") for pin in PINS)
