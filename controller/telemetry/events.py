@@ -2,8 +2,9 @@
 
 `publish` never waits for the API server and never fails: it queues the event, and one task (`run`)
 writes the queue. Events that the API server refuses are logged. The same message about the same
-object is written once per TTL (`TTLS`). Some reasons have a rate limit (`RATES`); events above it
-are dropped.
+object is written once per TTL (`TTLS`), and a repetition raises the `count` of the first Event
+object, as client-go's recorder does. Some reasons have a rate limit (`RATES`); events above it are
+dropped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any, Literal, Protocol
 
 from controller.apis.kinds import EVENT, KIND_OF, Kind
@@ -58,8 +60,11 @@ RATES: Mapping[str, Rate] = {"Nominated": Rate(5, 10)}
 LONGEST_QUEUE = 1000
 LONGEST_MESSAGE = 1024
 
+EVENT_LIFETIME = timedelta(hours=1)
+"""How long the API server keeps an Event after its last change (`--event-ttl`), by default."""
+
 MOST_REMEMBERED = 50_000
-"""How many published events are remembered, about 10 MiB; the oldest may be repeated."""
+"""How many published events are remembered, about 15 MiB; the oldest may be repeated."""
 
 PUBLISHED_AT_ONCE = 100
 """The number of events, about 1 ms of work, after which `publish` yields to other tasks."""
@@ -77,6 +82,11 @@ class EventApi(Protocol):
     ) -> Event:
         """Create an event."""
 
+    async def patch(
+        self, kind: Kind[Event], name: str, patch: Mapping[str, Any], *, namespace: str = ""
+    ) -> Event:
+        """Merge a patch into an event; raises an error with status 404 if it does not exist."""
+
 
 _EPOCH = datetime.min.replace(tzinfo=UTC)
 
@@ -85,6 +95,21 @@ _EPOCH = datetime.min.replace(tzinfo=UTC)
 class _Allowance:
     left: float
     at: datetime = _EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """An event and its repetitions, which are one Event object.
+
+    `stamp` makes the object's name unique; it is the time of the first event in nanoseconds, plus
+    a serial number. The event is not repeated before `repeatable_at`. From `forgotten_at` on, a
+    repetition is a new object, because the API server has deleted the first.
+    """
+
+    stamp: int
+    count: int
+    repeatable_at: datetime
+    forgotten_at: datetime
 
 
 @dataclass(slots=True)
@@ -100,7 +125,7 @@ class Recorder:
     _queue: asyncio.Queue[tuple[Mapping[str, Any], str]] = field(
         default_factory=lambda: asyncio.Queue(LONGEST_QUEUE)
     )
-    _heard: OrderedDict[tuple[str, str, str], datetime] = field(default_factory=OrderedDict)
+    _series: OrderedDict[tuple[str, str, str], _Series] = field(default_factory=OrderedDict)
     _allowances: dict[str, _Allowance] = field(default_factory=dict)
     _published: int = 0
 
@@ -123,7 +148,8 @@ class Recorder:
             await asyncio.sleep(0)
         now, message = self.clock(), message[:LONGEST_MESSAGE]
         key = (reason, dedupe_by or message, subject.metadata.uid or subject.metadata.name)
-        if self._heard.get(key, _EPOCH) > now:
+        before = self._series.get(key)
+        if before is not None and before.repeatable_at > now:
             return
         if self._queue.full():
             # Not recorded as published, so that a repetition can be queued.
@@ -131,9 +157,8 @@ class Recorder:
             return
         if not self._is_allowed(reason, now):
             return
-        self._remember(key, now)
-        body = _event(subject, type_, reason, message, now, self._published)
-        self._queue.put_nowait(body)
+        series = self._remember(key, before, now)
+        self._queue.put_nowait(_event(subject, type_, reason, message, now, series))
 
     async def publish_all(
         self,
@@ -160,7 +185,8 @@ class Recorder:
     async def _write(self) -> None:
         body, namespace = await self._queue.get()
         try:
-            await self.api.create(EVENT, body, namespace)
+            if body["count"] == 1 or not await self._raise_count(body, namespace):
+                await self.api.create(EVENT, body, namespace)
         except Exception as exc:
             # A failed event must never stop the controller.
             subject = body["involvedObject"]
@@ -186,12 +212,39 @@ class Recorder:
         allowance.left -= 1
         return True
 
-    def _remember(self, key: tuple[str, str, str], now: datetime) -> None:
-        """Remember a published event, and forget those that expired or exceed the limit."""
-        self._heard[key] = now + TTLS.get(key[0], DEFAULT_TTL)
-        self._heard.move_to_end(key)
-        while len(self._heard) > MOST_REMEMBERED or next(iter(self._heard.values())) <= now:
-            self._heard.popitem(last=False)
+    async def _raise_count(self, body: Mapping[str, Any], namespace: str) -> bool:
+        """Write a repetition to the event's object; return False if the object does not exist."""
+        patch = {name: body[name] for name in ("count", "lastTimestamp", "message")}
+        try:
+            await self.api.patch(EVENT, body["metadata"]["name"], patch, namespace=namespace)
+        except Exception as error:
+            if getattr(error, "status", 0) != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def _remember(
+        self, key: tuple[str, str, str], before: _Series | None, now: datetime
+    ) -> _Series:
+        """Remember a published event; forget those that expired or exceed the limit."""
+        repeatable_at = now + TTLS.get(key[0], DEFAULT_TTL)
+        is_new = before is None or before.forgotten_at <= now
+        series = _Series(
+            stamp=int(now.timestamp() * 1_000_000_000) + self._published
+            if before is None or is_new
+            else before.stamp,
+            count=1 if before is None or is_new else before.count + 1,
+            repeatable_at=repeatable_at,
+            forgotten_at=max(repeatable_at, now + EVENT_LIFETIME),
+        )
+        self._series[key] = series
+        self._series.move_to_end(key)
+        while (
+            len(self._series) > MOST_REMEMBERED
+            or next(iter(self._series.values())).forgotten_at <= now
+        ):
+            self._series.popitem(last=False)
+        return series
 
 
 def _event(
@@ -200,14 +253,13 @@ def _event(
     reason: str,
     message: str,
     now: datetime,
-    number: int,
+    series: _Series,
 ) -> tuple[Mapping[str, Any], str]:
     kind, metadata = KIND_OF[type(subject)], subject.metadata
     namespace = metadata.namespace or "default"
-    moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    stamp = int(now.timestamp() * 1_000_000_000) + number
+    first = datetime.fromtimestamp(series.stamp // 1_000_000_000, UTC)
     body = {
-        "metadata": {"name": f"{metadata.name}.{stamp:x}", "namespace": namespace},
+        "metadata": {"name": f"{metadata.name}.{series.stamp:x}", "namespace": namespace},
         "involvedObject": {
             "apiVersion": kind.api_version,
             "kind": kind.name,
@@ -221,8 +273,8 @@ def _event(
         "message": message,
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
+        "firstTimestamp": f"{first:%Y-%m-%dT%H:%M:%SZ}",
+        "lastTimestamp": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "count": series.count,
     }
     return body, namespace

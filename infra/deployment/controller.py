@@ -94,7 +94,7 @@ def _nodes_and_pods() -> list[Rule]:
         # The controller writes the pod's nominated node.
         rule("", ["pods/status"], ["patch"]),
         rule("", ["pods/eviction"], ["create"]),
-        rule("", ["events"], ["create"]),
+        rule("", ["events"], ["create", "patch"]),
     ]
 
 

@@ -82,16 +82,53 @@ async def test_an_event_in_a_terminating_namespace_is_dropped_without_a_warning(
 
 
 @pytest.mark.parametrize(("reason", "minutes"), [("Evicted", 2), ("FailedScheduling", 5)])
-async def test_an_equal_event_is_repeated_only_after_its_interval(
+async def test_an_equal_event_is_counted_on_the_same_object_after_its_interval(
     world: RecordedEvents, reason: str, minutes: int
 ) -> None:
     await world.publish(reason)
     world.now += timedelta(minutes=minutes, seconds=-1)
     await world.publish(reason)
-    assert len(world.written) == 1
+    assert [event.count for event in world.written] == [1]
     world.now += timedelta(seconds=1)
     await world.publish(reason)
-    assert len(world.written) == 2
+    (event,) = world.written
+    assert (event.count, event.last_timestamp) == (2, world.now)
+
+
+async def test_a_repeated_event_shows_the_latest_numbers(world: RecordedEvents) -> None:
+    for pods in (3, 5):
+        message = f"{pods} pods wait"
+        await world.recorder.publish(POD, "Warning", "Waiting", message, dedupe_by="wait")
+        await world.recorder.flush()
+        world.now += timedelta(minutes=3)
+    (event,) = world.written
+    assert (event.count, event.message) == (2, "5 pods wait")
+
+
+async def test_a_thousand_blocked_nodes_have_an_event_object_each_for_an_hour(
+    world: RecordedEvents,
+) -> None:
+    pods = pods_of(1_000)
+    for _ in range(30):
+        for pod in pods:
+            await world.recorder.publish(pod, "Warning", "DisruptionBlocked", "m")
+        await world.recorder.flush()
+        world.now += timedelta(minutes=2)
+    assert [event.count for event in world.written] == [30] * 1_000
+
+
+async def test_a_repetition_is_a_new_object_once_the_first_was_deleted(
+    world: RecordedEvents,
+) -> None:
+    await world.publish("Evicted")
+    (event,) = world.written
+    await world.api.delete(kinds.EVENT, event.metadata.name, namespace="shop")
+    world.now += timedelta(minutes=3)
+    await world.publish("Evicted")
+    assert [event.count for event in world.written] == [2]
+    world.now += events.EVENT_LIFETIME
+    await world.publish("Evicted")
+    assert [event.count for event in world.written] == [2, 1]
 
 
 async def test_another_message_or_object_is_another_event(world: RecordedEvents) -> None:
