@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from controller.apis.kubernetes.meta import LabelSelector, LabelSelectorRequirement
 
@@ -26,6 +26,20 @@ def with_labels(
         match_labels=selector.match_labels,
         match_expressions=[*selector.match_expressions, *expressions],
     )
+
+
+def conjunction(selectors: Sequence[LabelSelector | None]) -> LabelSelector | None:
+    """Return the selector that matches what all the selectors match. None matches nothing."""
+    first, *others = selectors
+    for other in others:
+        if other is None:
+            return None
+        equal = [
+            LabelSelectorRequirement(key=key, operator="In", values=[value])
+            for key, value in sorted(other.match_labels.items())
+        ]
+        first = with_labels(first, [*equal, *other.match_expressions])
+    return first
 
 
 def canonical(selector: LabelSelector | None) -> tuple[object, ...] | None:

@@ -277,7 +277,8 @@ def unmet_topology(
         elif group.type is TopologyType.ANTI_AFFINITY:
             unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
         elif not tallies[group.index].total:
-            unmet.append(f"no pod matches the pod affinity over {group.key}")
+            terms = "all terms of " if group.terms > 1 else ""
+            unmet.append(f"no pod matches {terms}the pod affinity over {group.key}")
         else:
             unmet.append(
                 f"no capacity beside the pods that match the pod affinity over {group.key}"

@@ -130,8 +130,7 @@ class Play:
         self._repelling: list[tuple[Object, NodeInfo, Object]] = []
         for node_info in node_infos:
             for pod in node_info.pods:
-                if not pod["metadata"].get("deletionTimestamp"):
-                    self.bind(pod, node_info)
+                self.bind(pod, node_info)
 
     def bind(self, pod: Object, node_info: NodeInfo) -> None:
         """Bind a pod."""
@@ -226,9 +225,11 @@ class Ledger:
     counts: Counter[str] = field(default_factory=Counter)
 
     def enter(self, pod: Object, node_info: NodeInfo, lookup: Lookup) -> None:
-        """Count a bound pod if the constraint selects it."""
+        """Count a bound pod if the constraint selects it and it is not terminating."""
         domain = self.domains.get(node_info.name)
-        if domain is not None and lookup.constraint(self.owner, self.constraint, pod):
+        if domain is None or "deletionTimestamp" in pod["metadata"]:
+            return
+        if lookup.constraint(self.owner, self.constraint, pod):
             self.counts[domain] += 1
 
     def skew(self, node_info: NodeInfo, *, own: bool) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from controller.apis import labels
 from controller.cloudprovider.instancetypes import Offering
+from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.nodes import StateNode
 from tests.builders import (
     by_hostname,
-    changed,
     make_launched,
     make_namespace,
     make_node,
@@ -42,6 +43,7 @@ from tests.expectations import (
 
 WEB = {"app": "web"}
 DB = {"app": "db"}
+TERMINATING: dict[str, Any] = {"deletionTimestamp": datetime(2026, 11, 28, tzinfo=UTC)}
 
 
 def test_pods_spread_evenly_over_zones() -> None:
@@ -75,10 +77,10 @@ def test_a_pod_nominated_for_a_claim_in_flight_repels_others_from_it() -> None:
     expect_nodes(schedule_on(snapshot, [make_pod(labels=WEB)]), 1)
 
 
-def test_terminating_and_finished_pods_do_not_count() -> None:
-    done = make_pod(labels=WEB, node="a")
-    done = changed(done, status={"phase": "Succeeded"})
-    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="1m")], pods=(done,))
+@pytest.mark.parametrize("ending", [{"phase": "Succeeded"}, TERMINATING])
+def test_terminating_and_finished_pods_do_not_count_in_a_spread(ending: dict[str, Any]) -> None:
+    ended = make_pod(labels=WEB, node="a", **ending)
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="1m")], pods=(ended,))
     pods = make_pods(3, labels=WEB, spreads=[spread(WEB)])
 
     expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 1, 1, 1)
@@ -505,6 +507,49 @@ def test_pods_with_affinity_join_targets_of_the_same_batch() -> None:
     expect_scheduled(results)
     zones = {values_of(node_of(results, pod), labels.ZONE)[0] for pod in web}
     assert zones <= {values_of(node_of(results, pod), labels.ZONE)[0] for pod in db}
+
+
+def test_one_pod_must_match_all_required_affinity_terms() -> None:
+    """kube-scheduler's InterPodAffinity counts only pods that match every term."""
+    near_both = [near({"color": "red"}), near(WEB)]
+    pod = make_pod("near-both", affinity=near_both)
+
+    def schedule_beside(*running: dict[str, str]) -> Results:
+        nodes = [make_node("a", zone="zone-a")]
+        pods = [make_pod(labels=values, node="a") for values in running]
+        return schedule_on(make_snapshot(make_nodepool(), nodes=nodes, pods=pods), [pod])
+
+    expect_unschedulable(
+        schedule_beside({"color": "red"}, WEB),
+        pod,
+        "no pod matches all terms of the pod affinity over topology.kubernetes.io/zone",
+    )
+    expect_on_existing(schedule_beside({"color": "red", **WEB}), "a", [pod])
+
+
+def test_a_pod_starts_an_affinity_only_if_it_matches_all_its_terms() -> None:
+    both = [near(WEB), near({"tier": "front"}, labels.HOSTNAME)]
+    incomplete = make_pod(labels=WEB, affinity=both)
+    complete = make_pod(labels={**WEB, "tier": "front"}, affinity=both)
+
+    expect_unschedulable(schedule_on(make_nodepool(), [incomplete]), incomplete, "all terms")
+    expect_nodes(schedule_on(make_nodepool(), [complete]), 1)
+
+
+@pytest.mark.parametrize("key", [labels.ZONE, labels.HOSTNAME])
+def test_affinity_and_anti_affinity_count_terminating_pods(key: str) -> None:
+    """Only spreads leave out terminating pods, as in kube-scheduler."""
+    nodes = [make_node("a", zone="zone-a"), make_node("b", zone="zone-b")]
+    ending = make_pod(labels=WEB, node="a", anti_affinity=[near(DB, key)], **TERMINATING)
+    snapshot = make_snapshot(nodes=nodes, pods=[ending])
+    beside = make_pod(affinity=[near(WEB, key)])
+    apart = make_pod(anti_affinity=[near(WEB, key)])
+    repelled = make_pod(labels=DB)
+
+    results = schedule_on(snapshot, [beside, apart, repelled])
+
+    expect_on_existing(results, "a", [beside])
+    expect_on_existing(results, "b", [apart, repelled])
 
 
 def test_a_pod_with_affinity_to_a_missing_pod_stays_pending() -> None:

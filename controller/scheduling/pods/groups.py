@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from controller.apis.kubernetes.pods import PodAffinityTerm
 from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import Requirements
 from controller.scheduling.arrays import Mask, Vector
@@ -211,18 +212,34 @@ def topology_groups_of(
         )
         group.hard |= constraint in constraints.spreads
         groups_by_index[group.index] = group
-    for type_, terms, required in (
-        (TopologyType.AFFINITY, constraints.binding_affinities, constraints.affinities),
-        (
-            TopologyType.ANTI_AFFINITY,
-            constraints.binding_anti_affinities,
-            constraints.anti_affinities,
-        ),
-    ):
-        for index, term in enumerate(terms):
-            group = groups.affinity(
-                term, type_=type_, namespace=signature.namespace, own_labels=signature.labels
-            )
-            group.hard |= index < len(required)
-            groups_by_index[group.index] = group
+    for type_, terms, key, is_required in _affinity_terms(constraints):
+        group = groups.affinity(
+            terms,
+            key=key,
+            type_=type_,
+            namespace=signature.namespace,
+            own_labels=signature.labels,
+        )
+        group.hard |= is_required
+        groups_by_index[group.index] = group
     return tuple(groups_by_index[index] for index in sorted(groups_by_index))
+
+
+def _affinity_terms(
+    constraints: PodConstraints,
+) -> Iterator[tuple[TopologyType, tuple[PodAffinityTerm, ...], str, bool]]:
+    """Yield the type, terms and topology key of each group, and whether the pods require it.
+
+    As in kube-scheduler, a pod meets required affinity only if it matches all its terms. So all
+    terms together make a group for each of their topology keys. Each other term is a group.
+    """
+    required = constraints.affinities
+    for key in dict.fromkeys(term.topology_key for term in required):
+        yield TopologyType.AFFINITY, required, key, True
+    for type_, terms, are_required in (
+        (TopologyType.AFFINITY, constraints.preferred_affinity_terms, False),
+        (TopologyType.ANTI_AFFINITY, constraints.anti_affinities, True),
+        (TopologyType.ANTI_AFFINITY, constraints.preferred_anti_affinity_terms, False),
+    ):
+        for term in terms:
+            yield type_, (term,), term.topology_key, are_required

@@ -67,16 +67,14 @@ class PodConstraints:
         )
 
     @property
-    def binding_affinities(self) -> tuple[PodAffinityTerm, ...]:
-        """The required affinity terms, and the preferred ones that have not been relaxed."""
-        preferred = tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
-        return self.affinities + preferred
+    def preferred_affinity_terms(self) -> tuple[PodAffinityTerm, ...]:
+        """The preferred pod affinity terms that have not been relaxed."""
+        return tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
 
     @property
-    def binding_anti_affinities(self) -> tuple[PodAffinityTerm, ...]:
-        """The required anti-affinity terms, and the preferred ones that have not been relaxed."""
-        preferred = tuple(weighted.pod_affinity_term for weighted in self.preferred_anti_affinities)
-        return self.anti_affinities + preferred
+    def preferred_anti_affinity_terms(self) -> tuple[PodAffinityTerm, ...]:
+        """The preferred pod anti-affinity terms that have not been relaxed."""
+        return tuple(weighted.pod_affinity_term for weighted in self.preferred_anti_affinities)
 
     @property
     def binding_spreads(self) -> tuple[TopologySpreadConstraint, ...]:

@@ -68,7 +68,8 @@ class TopologyGroup:
     """One topology rule, complete once all pods are read. `index` is its index among all groups.
 
     `hard` is true if at least one pod requires the rule instead of preferring it. `universe` are
-    the domains of the existing nodes that `node_filter` admits.
+    the domains of the existing nodes that `node_filter` admits. `terms` is the number of affinity
+    terms that one pod must match.
     """
 
     index: int
@@ -78,6 +79,7 @@ class TopologyGroup:
     selector: LabelSelector | None
     max_skew: int = 1
     min_domains: int = 0
+    terms: int = 1
     hard: bool = False
     node_filter: NodeFilter = EVERY_NODE
     universe: set[str] = field(default_factory=set)
@@ -170,45 +172,45 @@ class TopologyGroups:
 
     def affinity(
         self,
-        term: PodAffinityTerm,
+        terms: Sequence[PodAffinityTerm],
         *,
+        key: str,
         type_: TopologyType,
         namespace: str,
         own_labels: Mapping[str, str],
     ) -> TopologyGroup:
-        """Return the group of a pod's (anti-)affinity term; it is created if it does not exist yet.
+        """Return the group of (anti-)affinity terms of a pod; it is created if it is not yet known.
 
-        `match_label_keys` and `mismatch_label_keys` take their values from the pod's labels,
-        `own_labels`.
+        The group counts the pods that match all the terms, per domain of the topology key `key`.
+        `match_label_keys` and `mismatch_label_keys` of a term take their values from the pod's
+        labels, `own_labels`.
         """
-        selector = selectors.with_labels(
-            term.label_selector,
-            [
-                *_same_values(term.match_label_keys, own_labels, "In"),
-                *_same_values(term.mismatch_label_keys, own_labels, "NotIn"),
-            ],
-        )
-        return self._group(
+        group = self._group(
             type_=type_,
-            key=term.topology_key,
-            namespaces=self._namespaces_of(term, namespace),
-            selector=selector,
+            key=key,
+            namespaces=frozenset.intersection(
+                *(self._namespaces_of(term, namespace) for term in terms)
+            ),
+            selector=selectors.conjunction([_selector_of(term, own_labels) for term in terms]),
             max_skew=1,
             min_domains=0,
             node_filter=EVERY_NODE,
         )
+        group.terms = len(terms)
+        return group
 
     def of_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
         """Add the required anti-affinity of running pods, and count its owners per domain."""
         by_name = {node.name: node for node in nodes}
         for pod in pods:
             affinity = pod.spec.affinity
-            if affinity is None or affinity.pod_anti_affinity is None or not is_counted(pod):
+            if affinity is None or affinity.pod_anti_affinity is None or is_terminal(pod):
                 continue
             node = by_name.get(pod.spec.node_name)
             for term in affinity.pod_anti_affinity.required:
                 group = self.affinity(
-                    term,
+                    [term],
+                    key=term.topology_key,
                     type_=TopologyType.ANTI_AFFINITY,
                     namespace=pod.metadata.namespace,
                     own_labels=pod.metadata.labels,
@@ -284,14 +286,16 @@ class TopologyGroups:
     def count_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
         """Count running pods per domain, and record the domains of existing nodes.
 
-        Nodes being launched count as existing nodes. Finished pods, terminating pods and pods on
-        unknown nodes are not counted.
+        Nodes being launched count as existing nodes. Finished pods and pods on unknown nodes are
+        not counted. As in kube-scheduler, only spreads leave out terminating pods.
         """
         named = {node.name for node in nodes}
-        pods_by_labels: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
+        pods_by_labels: defaultdict[tuple[str, LabelItems, bool], Counter[str]]
+        pods_by_labels = defaultdict(Counter)
         for pod in pods:
-            if is_counted(pod) and pod.spec.node_name in named:
-                equal = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
+            if pod.spec.node_name in named and not is_terminal(pod):
+                values = tuple(sorted(pod.metadata.labels.items()))
+                equal = (pod.metadata.namespace, values, pod.metadata.is_deleting)
                 pods_by_labels[equal][pod.spec.node_name] += 1
         domains_by_key = {
             key: _domains(nodes, key) for key in sorted({group.key for group in self.all})
@@ -304,8 +308,10 @@ class TopologyGroups:
                 domains = {name: domain for name, domain in domains.items() if name in admitted}
             group.universe.update(domains.values())
             domains_by_group.append(domains)
-        for (namespace, values), pods_by_node in pods_by_labels.items():
+        for (namespace, values, is_terminating), pods_by_node in pods_by_labels.items():
             for index in self.selecting_groups(namespace, dict(values)):
+                if is_terminating and self.all[index].type is TopologyType.SPREAD:
+                    continue
                 for name, count in pods_by_node.items():
                     domain = domains_by_group[index].get(name)
                     if domain is not None:
@@ -328,9 +334,15 @@ def _domains(nodes: Sequence[StateNode], key: str) -> dict[str, str]:
     return {name: domain for name, domain in pairs if domain is not None}
 
 
-def is_counted(pod: Pod) -> bool:
-    """Whether a bound pod counts for topology: it is neither finished nor terminating."""
-    return not pod.metadata.is_deleting and not is_terminal(pod)
+def _selector_of(term: PodAffinityTerm, own_labels: Mapping[str, str]) -> LabelSelector | None:
+    """Return the selector of an affinity term of a pod with these labels."""
+    return selectors.with_labels(
+        term.label_selector,
+        [
+            *_same_values(term.match_label_keys, own_labels, "In"),
+            *_same_values(term.mismatch_label_keys, own_labels, "NotIn"),
+        ],
+    )
 
 
 def _same_values(
