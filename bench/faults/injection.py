@@ -424,7 +424,7 @@ class ReusedNames(Fault):
                 instance.ended_at = scene.region.now()
                 scene.region.announce(instance.id, "shutting-down")
             if self.recreated:
-                await self._force(scene, instance.hostname)
+                await _delete_with_finalizers(scene, kinds.NODE, instance.hostname)
                 self._take(scene, instance.hostname)
 
     async def _take_names(self, scene: Scene) -> None:
@@ -439,12 +439,24 @@ class ReusedNames(Fault):
             self._taken.add(name)
             scene.foreign.replace(name, self.number)
 
-    async def _force(self, scene: Scene, name: str) -> None:
-        try:
-            await scene.api.delete(kinds.NODE, name)
-            await scene.api.patch(kinds.NODE, name, {"metadata": {"finalizers": None}})
-        except NotFoundError:
-            return
+
+class RejoiningNodes(Fault):
+    """A user deletes Nodes with their finalizers, and their kubelets create them again."""
+
+    async def inject(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(3, 40)
+            joined = scene.surroundings.joined
+            instances = [each for each in scene.instances() if each.id in joined]
+            if not instances:
+                continue
+            instance = self.chance.choice(instances)
+            instance.touched_by_hand = True  # without its Node, no controller can drain it
+            await _delete_with_finalizers(scene, kinds.NODE, instance.hostname)
+            try:
+                await self._now_and_then(2, 60)
+            finally:
+                joined.discard(instance.id)
 
 
 class ReusedAddresses(Fault):
@@ -498,18 +510,25 @@ class Deletions(Fault):
             if self.forced and (instance := await self._instance(scene, name)) is not None:
                 # Without its NodeClaim or its Node, no controller can drain its instance.
                 instance.touched_by_hand = True
-            await scene.api.delete(self.kind, name)
             if self.forced:
-                try:
-                    await scene.api.patch(self.kind, name, {"metadata": {"finalizers": None}})
-                except NotFoundError:
-                    continue
+                await _delete_with_finalizers(scene, self.kind, name)
+            else:
+                await scene.api.delete(self.kind, name)
 
     async def _instance(self, scene: Scene, name: str) -> Instance | None:
         """Return the instance of a NodeClaim or Node."""
         read = await scene.api.get(self.kind, name)
         provider_id = read.spec.provider_id if isinstance(read, Node) else read.status.provider_id
         return scene.region.instances.get(provider_id.rpartition("/")[2])
+
+
+async def _delete_with_finalizers(scene: Scene, kind: kinds.Kind[Any], name: str) -> None:
+    """Delete an object and remove its finalizers, if it exists."""
+    try:
+        await scene.api.delete(kind, name)
+        await scene.api.patch(kind, name, {"metadata": {"finalizers": None}})
+    except NotFoundError:
+        return
 
 
 class Messages(Fault):
@@ -723,6 +742,7 @@ FAULTS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "name-reused": lambda c, n: ReusedNames(c, n, recreated=False),
     "node-recreated": lambda c, n: ReusedNames(c, n, recreated=True),
     "address-reused": ReusedAddresses,
+    "node-rejoined": RejoiningNodes,
     "second-karpenter": SecondKarpenter,
     "message-storm": Messages,
     "clock-jump": ClockJumps,

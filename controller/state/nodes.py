@@ -62,14 +62,14 @@ class StateNode:
         """Whether the node is registered (unmanaged nodes always are)."""
         if self.claim is None:
             return True
-        return self.node is not None and self.node.metadata.labels.get(labels.REGISTERED) == "true"
+        return self.node is not None and is_registered(self.node)
 
     @property
     def initialized(self) -> bool:
         """Whether the node is initialized (unmanaged nodes always are)."""
         if self.claim is None:
             return True
-        return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
+        return self.node is not None and is_initialized(self.node)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -113,6 +113,20 @@ def lifecycle_event(node: Node) -> str:
     return next(
         (kind for kind in LIFECYCLE_EVENTS if conditions.is_true(node.status.conditions, kind)), ""
     )
+
+
+def is_registered(node: Node) -> bool:
+    """Whether the node has the label `karpenter.sh/registered`.
+
+    It may be registered before the NodeClaim's condition is written. A Node that its kubelet
+    created again is not registered, even if the condition is True.
+    """
+    return node.metadata.labels.get(labels.REGISTERED) == "true"
+
+
+def is_initialized(node: Node) -> bool:
+    """Whether the node has the label `karpenter.sh/initialized`."""
+    return node.metadata.labels.get(labels.INITIALIZED) == "true"
 
 
 def is_unregistered(node: Node) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kinds import EVENT
 from controller.apis.kubernetes.pods import ResourceRequirements
-from controller.reconcilers.nodeclaim.lifecycle import PLUGIN_DEADLINE, Lifecycle
+from controller.reconcilers.nodeclaim.lifecycle import PLUGIN_DEADLINE, WAIT, Lifecycle
 from tests.builders import changed
 from tests.reconcilers.world import World, launched
 
@@ -46,7 +47,9 @@ async def test_a_missing_device_plugin_is_reported_after_a_while_and_repeatedly(
     )
     bare = {name: amount for name, amount in node.status.allocatable.items() if name != GPU}
     world.seed(changed(node, status={"allocatable": bare}))
-    await lifecycle.reconcile("claim")
+    for _ in range(2):
+        await lifecycle.reconcile("claim")
+        world.pass_time(seconds=WAIT.total_seconds())
     assert not await world.events("ResourceNotRegistered")
 
     world.pass_time(seconds=PLUGIN_DEADLINE.total_seconds())
@@ -59,4 +62,6 @@ async def test_a_missing_device_plugin_is_reported_after_a_while_and_repeatedly(
     for _ in range(60):
         world.pass_time(seconds=30)
         await lifecycle.reconcile("claim")
-    assert len(await world.events("ResourceNotRegistered")) == 3
+    await world.recorder.flush()
+    counts = [e.count for e in world.api.objects(EVENT) if e.reason == "ResourceNotRegistered"]
+    assert counts == [3]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED
+from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
@@ -349,6 +349,93 @@ async def test_a_node_that_gets_the_unregistered_taint_again_recovers(
     assert node.spec.taints == ([] if labelled else [startup])
     assert node.metadata.labels[labels.REGISTERED] == "true"
     assert conditions.is_true(after.status.conditions, INITIALIZED) == labelled
+
+
+async def _initialized(world: World, lifecycle: Lifecycle, *startup: Taint) -> NodeClaim:
+    taint = Taint(key="team", value="web", effect="NoSchedule")
+    claim = await launched(world, lifecycle, taints=[taint], startup_taints=list(startup))
+    world.join(claim, taints=[taint])  # the owners of the startup taints have removed them
+    world.see()
+    await lifecycle.reconcile("claim")
+    if startup:
+        node = world.node("node-of-claim")
+        assert node is not None
+        world.seed(changed(node, spec={"taints": [taint]}))
+        await lifecycle.reconcile("claim")
+    after = world.claim("claim")
+    assert after is not None
+    assert conditions.is_true(after.status.conditions, "Ready")
+    return after
+
+
+@pytest.mark.parametrize("tainted", [True, False])
+async def test_a_node_that_is_created_again_under_its_initialized_claim_is_registered_again(
+    world: World, lifecycle: Lifecycle, tainted: bool
+) -> None:
+    claim = await _initialized(world, lifecycle)
+    before = world.node("node-of-claim")
+    assert before is not None
+    # A user has deleted the Node with its finalizers; its kubelet starts again.
+    again = world.join(claim)
+    if not tainted:
+        world.seed(changed(again, spec={"taints": []}))
+    world.see()
+
+    await lifecycle.reconcile("claim")
+
+    node, after = world.node("node-of-claim"), world.claim("claim")
+    assert node is not None
+    assert after is not None
+    assert node.metadata.labels == before.metadata.labels
+    assert node.metadata.finalizers == before.metadata.finalizers
+    assert node.metadata.owner_references == before.metadata.owner_references
+    assert node.spec.taints == before.spec.taints
+    assert conditions.is_true(after.status.conditions, "Ready")
+
+
+async def test_a_node_that_is_created_again_waits_for_its_startup_taints_again(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await _initialized(world, lifecycle, Taint(key="cni", effect="NoSchedule"))
+    world.join(claim)
+    world.see()
+
+    await lifecycle.reconcile("claim")
+
+    after, node = world.claim("claim"), world.node("node-of-claim")
+    assert after is not None
+    assert node is not None
+    condition = conditions.find(after.status.conditions, INITIALIZED)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("Unknown", "StartupTaintsExist")
+    assert labels.INITIALIZED not in node.metadata.labels
+    assert not conditions.is_true(after.status.conditions, "Ready")
+
+    world.seed(changed(node, spec={"taints": []}))
+    await lifecycle.reconcile("claim")
+
+    after, node = world.claim("claim"), world.node("node-of-claim")
+    assert after is not None
+    assert node is not None
+    assert node.metadata.labels[labels.INITIALIZED] == "true"
+    assert conditions.is_true(after.status.conditions, "Ready")
+
+
+async def test_a_device_plugin_is_not_overdue_right_after_its_node_is_created_again(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await _initialized(world, lifecycle)
+    world.pass_time(hours=2)
+    wanted = changed(claim, spec={"resources": {"requests": {"nvidia.com/gpu": "1"}}})
+    world.seed(wanted)
+    world.join(wanted)
+
+    await lifecycle.reconcile("claim")
+    assert await world.events("ResourceNotRegistered") == []
+
+    world.pass_time(minutes=11)
+    await lifecycle.reconcile("claim")
+    assert await world.events("ResourceNotRegistered")
 
 
 def _bootstrapped(node: Node) -> Node:

@@ -37,6 +37,7 @@ from controller.disruption.methods.method import Context, Method, Proposal
 from controller.disruption.methods.staticdrift import means_of
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
+from controller.state.nodes import is_initialized
 
 MOST_REBOOTS, REBOOT_WINDOW = 2, timedelta(hours=24)
 """How often a node is rebooted for repair within this time, before it is replaced instead."""
@@ -278,7 +279,7 @@ def _next(
     kept: set[str] = set()
     for candidate, found in due:
         # Budgets count initialized nodes: a node that is not initialized runs no workload.
-        if _is_initialized(candidate) and not budgets.allows(candidate.pool, candidate.node):
+        if is_initialized(candidate.node) and not budgets.allows(candidate.pool, candidate.node):
             blocked[candidate.name] = budgets.held_back(candidate.pool)
             kept.add(candidate.name)
             continue
@@ -329,10 +330,6 @@ def _with_replacements(
     if means.surge > 0 or (terminate_first and means.frees(candidate)):
         return means.with_replacement(command, candidate)
     return means.why_none
-
-
-def _is_initialized(candidate: Candidate) -> bool:
-    return candidate.node.metadata.labels.get(labels.INITIALIZED) == "true"
 
 
 def _condition_text(condition: Condition) -> str:

@@ -41,7 +41,7 @@ from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import apply_patch, changed_conditions, with_condition
-from controller.state.nodes import is_unregistered
+from controller.state.nodes import is_initialized, is_registered, is_unregistered
 from controller.state.registrations import Failure, Registrations
 from controller.telemetry.logs import ChangeMonitor
 
@@ -361,7 +361,7 @@ class Lifecycle(PortUser):
                 reason="NodeNotFound",
                 message="Node not registered with cluster",
             )
-        if not is_unregistered(nodes[0]) and not registration.is_registered(nodes[0]):
+        if not is_unregistered(nodes[0]) and not is_registered(nodes[0]):
             # Its user data does not set the taint: pods may be bound before labels and taints are.
             await self.recorder.publish_all(
                 (claim, nodes[0]),
@@ -405,12 +405,17 @@ class Lifecycle(PortUser):
         return await self._patch(claim, {"metadata": {"labels": late}}) if late else claim
 
     async def _register_again(self, claim: NodeClaim) -> None:
+        """Register a Node that its kubelet created again, or that lost its registration."""
         node = self.cluster.node_of(claim)
-        done = conditions.is_true(claim.status.conditions, INITIALIZED)
-        if done or node is None or not is_unregistered(node):
+        if node is None or (is_registered(node) and not is_unregistered(node)):
             return
         held = taints.is_held(node.spec.taints)
         self.cluster.observe(NODE, await registration.register(self.api, claim, node, held=held))
+        log.info(
+            "registered node again: its Node was created again, or others changed its labels or "
+            "taints",
+            extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
+        )
 
     async def _open_node(self, claim: NodeClaim) -> timedelta | None:
         node = self.cluster.node_of(claim)
@@ -421,20 +426,25 @@ class Lifecycle(PortUser):
     async def _initialize(self, claim: NodeClaim) -> NodeClaim:
         if not conditions.is_true(claim.status.conditions, REGISTERED):
             return claim
-        done = (INITIALIZED, REBOOTING)  # a reboot ends before the node is initialized again
-        if any(conditions.is_true(claim.status.conditions, kind) for kind in done):
-            return claim
+        if conditions.is_true(claim.status.conditions, REBOOTING):
+            return claim  # a reboot ends before the node is initialized again
         node = self.cluster.node_of(claim)
+        # A Node that its kubelet created again is not initialized, even if its NodeClaim was.
+        if conditions.is_true(claim.status.conditions, INITIALIZED) and (
+            node is None or is_initialized(node)
+        ):
+            return claim
         followed = RESOURCE_SLICE in self.cluster.mirrored
         slices = self.cluster.list(RESOURCE_SLICE) if followed else None
         obstacle = initialization.obstacle(claim, node, slices)
         if obstacle is not None:
-            await self._report_overdue(claim, obstacle)
             if self._has_just_registered(claim):
                 return claim  # most nodes become Ready at once: do not delay them by writes
-            return await self._with_condition(
+            claim = await self._with_condition(
                 claim, INITIALIZED, "Unknown", reason=obstacle.reason, message=obstacle.message
             )
+            await self._report_overdue(claim, obstacle)
+            return claim
         assert node is not None
         node = await initialization.initialize(self.api, node)
         self.cluster.observe(NODE, node)
@@ -456,8 +466,9 @@ class Lifecycle(PortUser):
 
         No timeout deletes a node that is not initialized.
         """
-        registered = conditions.find(claim.status.conditions, REGISTERED)
-        since = registered.last_transition_time if registered else None
+        # Not since the registration: the Node may have been created again later.
+        waiting = conditions.find(claim.status.conditions, INITIALIZED)
+        since = waiting.last_transition_time if waiting else None
         if obstacle.reason not in FROM_PLUGINS or since is None:
             return
         if self.clock() - since < PLUGIN_DEADLINE:

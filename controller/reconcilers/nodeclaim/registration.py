@@ -34,11 +34,6 @@ async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool =
     )
 
 
-def is_registered(node: Node) -> bool:
-    """Whether the node is registered, even if the NodeClaim's condition is not written yet."""
-    return node.metadata.labels.get(labels.REGISTERED) == "true"
-
-
 def lacks_late_labels(claim: NodeClaim) -> bool:
     """Whether the NodeClaim lacks a label that EC2 reports only once the instance runs."""
     return claim.metadata.labels.get(labels.PLACEMENT_GROUP_PARTITION) == ""
