@@ -180,6 +180,24 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command; return the exit code of the process."""
+    try:
+        try:
+            return _run_command(argv, environ)
+        finally:  # also after the help of a command, which ends the process
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has ended, as `head` does; the rest of the output is discarded.
+        _discard_output()
+        return UNREAD
+    except OSError as error:
+        if error.errno not in UNWRITABLE or argv[:1] == ["run"]:
+            raise
+        _discard_output()
+        print(f"cannot write standard output: {os.strerror(error.errno)}", file=sys.stderr)
+        return 2
+
+
+def _run_command(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if argv and argv[0] == "--version":
         from importlib.metadata import PackageNotFoundError, version
 
@@ -200,20 +218,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         from controller.telemetry import logs
 
         logs.write_sentences()
-    try:
-        code = COMMANDS[argv[0]](argv[1:], environ)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has ended, as `head` does; the rest of the output is discarded.
-        _discard_output()
-        return UNREAD
-    except OSError as error:
-        if error.errno not in UNWRITABLE or argv[0] == "run":
-            raise
-        _discard_output()
-        print(f"cannot write standard output: {os.strerror(error.errno)}", file=sys.stderr)
-        return 2
-    return code
+    return COMMANDS[argv[0]](argv[1:], environ)
 
 
 def _discard_output() -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 import yaml
@@ -29,6 +29,9 @@ FORMATS = ("table", "wide", "json", "yaml")
 
 CONTEXT = "JOINER_KUBE_CONTEXT"
 """The environment variable that names a context of the kubeconfig; `--context` sets it."""
+
+POSITIONAL = "recorded"
+"""The name of the argument WORLD.json; `parse_arguments` moves its value to `world`."""
 
 UNBOUNDED = 10_000
 """The width of tables if standard output is not a terminal, so that no column is cut."""
@@ -49,37 +52,32 @@ class Output(Console):
         raise BrokenPipeError
 
 
-def add_world(parser: argparse.ArgumentParser) -> None:
-    """Add the positional argument for a recorded world, and the time limit."""
-    parser.add_argument(
-        "world",
-        metavar="WORLD.json",
-        type=Path,
-        help=f"{WORLD_HELP}; - reads standard input",
-    )
-    add_time_limit(parser)
+def add_world(parser: argparse.ArgumentParser, *, time_limit: float = 60.0) -> None:
+    """Add the recorded world, as an argument and as the option `--world`, and the time limit."""
+    read = f"{WORLD_HELP}; - reads standard input"
+    parser.add_argument(POSITIONAL, metavar="WORLD.json", nargs="?", type=Path, help=read)
+    parser.add_argument("--world", type=Path, metavar="WORLD.json", help="the same, as an option")
+    add_time_limit(parser, time_limit)
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
+def add_source(parser: argparse.ArgumentParser, *, time_limit: float = 60.0) -> None:
     """Add the options of commands that read the cluster, or a recorded world."""
-    parser.add_argument(
-        "--world",
-        type=Path,
-        metavar="WORLD.json",
-        help=f"read {WORLD_HELP}, instead of the cluster; - reads standard input",
-    )
+    add_world(parser, time_limit=time_limit)
     add_connection(parser)
-    add_time_limit(parser)
 
 
-def cluster_parser(command: str, description: str) -> argparse.ArgumentParser:
+def cluster_parser(
+    command: str, description: str, *, subject: str = "", subject_help: str = ""
+) -> argparse.ArgumentParser:
     """Return the parser of a command that reads a cluster or a recorded world and prints a result.
 
-    It has the options of source and output.
+    It has the options of source and output, and before the world the argument `subject`.
     """
     parser = argparse.ArgumentParser(
         prog=f"joiner {command}", description=f"{description} The command changes nothing."
     )
+    if subject:
+        parser.add_argument(subject.lower(), metavar=subject, help=subject_help)
     add_source(parser)
     add_output(parser)
     return parser
@@ -97,14 +95,14 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_time_limit(parser: argparse.ArgumentParser) -> None:
+def add_time_limit(parser: argparse.ArgumentParser, default: float) -> None:
     """Add the option `--time-limit`, the time limit of the computation in seconds."""
     parser.add_argument(
         "--time-limit",
         type=seconds,
-        default=60.0,
+        default=default,
         metavar="SECONDS",
-        help="use the best answer found within this time (default 60)",
+        help=f"use the best answer found within this time (default {default:g})",
     )
 
 
@@ -171,10 +169,14 @@ def moment(text: str) -> datetime:
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments; exit with code 2 and suggest a similar option if one is unknown."""
-    chosen, unknown = parser.parse_known_args(argv)
-    if unknown:
-        _reject(parser, chosen, unknown)
+    """Parse the arguments of a command that reads no cluster.
+
+    Exits with code 2 if an option is unknown, and suggests a similar one, or if the recorded world
+    is missing.
+    """
+    chosen = _parse(parser, argv, ())
+    if "world" in chosen and chosen.world is None:
+        parser.error("the following arguments are required: WORLD.json")
     return chosen
 
 
@@ -185,37 +187,49 @@ def parse_with_settings(
 
     Returns the parsed arguments of the command, and the flags of `run` as text.
     """
-    chosen, remaining = parser.parse_known_args(argv)
-    flags = [f"--{setting.flag}" for setting in SETTINGS]
-    unknown = [each for each in remaining if each.startswith("--") and _name(each) not in flags]
-    unknown = unknown or _misplaced_arguments(remaining)
+    own, settings = _without_settings(parser, argv)
+    chosen = _parse(parser, own, [f"--{setting.flag}" for setting in SETTINGS])
+    if settings and getattr(chosen, "world", None) is not None:
+        given = " ".join(settings)
+        parser.error(f"the settings of a recorded world are those in WORLD.json; remove {given}")
+    return chosen, settings
+
+
+def _without_settings(
+    parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the arguments of the command, and the flags of `run` with their values."""
+    needs_value = {f"--{setting.flag}": not setting.is_switch for setting in SETTINGS}
+    for name in _options(parser):
+        needs_value.pop(name, None)
+    own, settings = list[str](), list[str]()
+    arguments = iter(argv)
+    for argument in arguments:
+        name, has_value, _ = argument.partition("=")
+        (settings if name in needs_value else own).append(argument)
+        if needs_value.get(name) and not has_value:
+            settings += [value for value in [next(arguments, None)] if value is not None]
+    return own, settings
+
+
+def _parse(
+    parser: argparse.ArgumentParser, argv: Sequence[str], flags: Sequence[str]
+) -> argparse.Namespace:
+    """Parse the arguments; `flags` are the names of further options that the command accepts."""
+    chosen, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
-        _reject(parser, chosen, unknown, flags)
-    if remaining and getattr(chosen, "world", None) is not None:
-        given = " ".join(remaining)
-        parser.error(f"with --world, the settings are those in WORLD.json; remove {given}")
-    return chosen, remaining
+        similar = nearest(_name(unknown[0]), [*_options(parser), *flags])
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{similar}")
+    given = vars(chosen).pop(POSITIONAL, None)
+    if given is not None:
+        if chosen.world is not None:
+            parser.error(f"the recorded world is given twice: {given} and --world {chosen.world}")
+        chosen.world = given
+    return chosen
 
 
-def _reject(
-    parser: argparse.ArgumentParser,
-    chosen: argparse.Namespace,
-    unknown: Sequence[str],
-    flags: Sequence[str] = (),
-) -> NoReturn:
-    options = [f"--{name.replace('_', '-')}" for name in vars(chosen)]
-    similar = nearest(_name(unknown[0]), [*options, *flags])
-    parser.error(f"unrecognized arguments: {' '.join(unknown)}{similar}")
-
-
-def _misplaced_arguments(remaining: Sequence[str]) -> list[str]:
-    """Return the arguments that are neither flags of `run` nor the value of the flag before."""
-    before = ("", *remaining)
-    return [
-        argument
-        for previous, argument in zip(before, remaining, strict=False)
-        if not argument.startswith("--") and (not previous.startswith("--") or "=" in previous)
-    ]
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [name for action in parser._actions for name in action.option_strings]
 
 
 def _name(argument: str) -> str:

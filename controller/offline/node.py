@@ -66,8 +66,9 @@ def parser() -> argparse.ArgumentParser:
         "Print why a node is not disrupted: what blocks each of its pods, the cheapest "
         "alternative, when the controller last evaluated it, and what would change the answer. "
         "Reads the cluster with the settings of its controller, or a recorded world.",
+        subject="NODE",
+        subject_help="the name of the node or of its NodeClaim",
     )
-    parser.add_argument("node", metavar="NODE", help="the name of the node or of its NodeClaim")
     add_now(parser)
     return parser
 

@@ -29,8 +29,9 @@ def parser() -> argparse.ArgumentParser:
         "explain pod",
         "Print where a pending pod is scheduled, or why it is unschedulable. Reads the "
         "cluster with the settings of its controller, or a recorded world.",
+        subject="POD",
+        subject_help="a name, or namespace/name",
     )
-    parser.add_argument("pod", metavar="POD", help="a name, or namespace/name")
     parser.add_argument(
         "-n",
         "--namespace",

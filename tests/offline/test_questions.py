@@ -165,15 +165,15 @@ def test_a_full_disk_is_reported_without_a_traceback(file: Path, output: str) ->
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("output", ["table", "json"])
-def test_a_reader_that_ends_first_does_not_look_like_an_unschedulable_pod(
-    file: Path, output: str
+@pytest.mark.parametrize("arguments", ["solve {} -o table", "solve {} -o json", "--help"])
+def test_a_reader_that_ends_first_causes_neither_a_traceback_nor_exit_code_1(
+    file: Path, arguments: str
 ) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
         ended = subprocess.run(
-            [sys.executable, "-m", "controller", "solve", str(file), "-o", output],
+            [sys.executable, "-m", "controller", *arguments.format(file).split()],
             stdout=pipe,
             stderr=subprocess.PIPE,
             text=True,
@@ -280,8 +280,11 @@ def test_an_invalid_option_is_refused_with_a_message(
         (["record", "--redcat"], "unrecognized arguments: --redcat; did you mean --redact?"),
         (["record", "--feature-gate=NodeRepair=true"], "did you mean --feature-gates?"),
         (["explain", "node", "a", "--outptu", "json"], "did you mean --output?"),
-        (["explain", "pod", "a", "b"], "unrecognized arguments: b"),
-        (["cost", "--log-level=debug", "world.json"], "unrecognized arguments: world.json"),
+        (["explain", "pod", "a", "b", "c"], "unrecognized arguments: c"),
+        (["cost", "--log-level", "debug", "world.json"], "remove --log-level debug"),
+        (["solve", "--wrold", "world.json"], "did you mean --world?"),
+        (["disrupt"], "the following arguments are required: WORLD.json"),
+        (["top", "a.json", "--world", "b.json"], "given twice: a.json and --world b.json"),
     ],
 )
 def test_a_mistyped_option_gets_a_suggestion_in_commands_with_settings(
@@ -292,6 +295,25 @@ def test_a_mistyped_option_gets_a_suggestion_in_commands_with_settings(
 
     assert ended.value.code == 2
     assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["solve", "disrupt", "cost", "advise", "explain pod web"])
+@pytest.mark.parametrize("where", ["{world}", "--world {world}", "-o json {world}"])
+def test_every_command_takes_a_world_as_argument_and_as_option(
+    file: Path, capsys: pytest.CaptureFixture[str], command: str, where: str
+) -> None:
+    given = [part.replace("{world}", str(file)) for part in where.split()]
+    assert main([*command.split(), *given], {}) in (0, 1)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["web", "top"])
+@pytest.mark.parametrize("where", [["missing.json"], ["--world", "missing.json"]])
+def test_the_user_interfaces_take_a_world_as_argument_and_as_option(
+    capsys: pytest.CaptureFixture[str], command: str, where: list[str]
+) -> None:
+    assert main([command, *where], {}) == 2
+    assert "missing.json: No such file" in capsys.readouterr().err
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,13 +18,11 @@ from controller.console import costhistory, study
 from controller.console.feed import Feed, Point
 from controller.console.web.server import application, is_loopback, serving
 from controller.offline.commandline import (
-    WORLD_HELP,
     CommandError,
-    add_connection,
     add_now,
+    add_source,
     parse_with_settings,
     run_command,
-    seconds,
 )
 
 LOOPBACK = "127.0.0.1"
@@ -57,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         "it, decisions, pending pods, and answers to what-if questions. It shows the cluster of "
         "KUBECONFIG, or a recorded world. The command changes nothing.",
     )
-    parser.add_argument("world", metavar="WORLD.json", nargs="?", type=Path, help=WORLD_HELP)
+    add_source(parser, time_limit=20.0)
     parser.add_argument(
         "--bind",
         default=LOOPBACK,
@@ -99,15 +97,7 @@ def parser() -> argparse.ArgumentParser:
         "clusters",
     )
     study.add_interval(parser)
-    add_connection(parser)
     add_now(parser)
-    parser.add_argument(
-        "--time-limit",
-        type=seconds,
-        default=20.0,
-        metavar="SECONDS",
-        help="the longest time of each evaluation (default 20)",
-    )
     return parser
 
 
