@@ -43,6 +43,7 @@ BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
     "kubernetes": lambda: (binaries.control_plane(), binaries.kubernetes()),
     "pulumi": lambda: (binaries.pulumi(),),
     "pulumi-yaml": lambda: (binaries.pulumi(), binaries.pulumi_yaml()),
+    "kubefilter": lambda: (binaries.kubefilter(),),
     "karpenter": lambda: (engines.toolset(), engines.hash_toolset()),
     "browser": tuple,  # its fixture downloads it, like the next one's
     "go": tuple,
@@ -52,6 +53,7 @@ BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
 NEEDED = {
     "engine_on": "pulumi",
     "greeter": "pulumi",
+    "judge": "kubefilter",
     "karpenter": "karpenter",
     "devtools": "browser",
     "go": "go",

@@ -287,6 +287,14 @@ def prometheus() -> Toolset:
     return _own("prometheus", "github.com/prometheus/prometheus", "promql")
 
 
+def kubefilter() -> Toolset:
+    """Return the tool set with `kubefilter`, which runs kube-scheduler's filter plugins in memory.
+
+    It is built from the module of the newest control plane.
+    """
+    return _own("kubernetes", "k8s.io/kubernetes", "kubefilter")
+
+
 def helm() -> Toolset:
     """Return the tool set with `charts`, which renders charts as Helm does."""
     return _own("helm", "helm.sh/helm/v3", "charts")
@@ -317,7 +325,16 @@ def ensure(binary: str, *, progress: Progress = SILENCE, upcoming: Sequence[Tool
     `upcoming` are sets needed next: see `Supply`.
     Raises `BinaryUnavailableError` if no source provides it, or if no set contains it.
     """
-    sets = (control_plane, kubernetes, pulumi, pulumi_yaml, pulumi_hosts, prometheus, helm)
+    sets = (
+        control_plane,
+        kubernetes,
+        kubefilter,
+        pulumi,
+        pulumi_yaml,
+        pulumi_hosts,
+        prometheus,
+        helm,
+    )
     for toolset in (described() for described in sets):
         if binary in toolset.packages:
             return Supply(progress=progress, upcoming=upcoming).obtain(toolset) / binary
