@@ -38,6 +38,7 @@ from bench.faults.replicas import (
     wall_clock,
 )
 from bench.faults.replicas import NAMESPACE as LEASE_NAMESPACE
+from bench.faults.replicas import PATIENCE as LEADER_PATIENCE
 from bench.faults.wires import Call
 from controller.apis import kinds
 from controller.apiserver.fake import FakeApiServer
@@ -189,7 +190,9 @@ class Run:
             return
         lease = self.api.find(kinds.LEASE, LEASE, LEASE_NAMESPACE)
         holder = lease.spec.holder_identity if lease is not None else ""
-        late = self._loop.time() - call.process.resumed_at <= LATE
+        now = self._loop.time()
+        late = now <= call.process.resumed_at + LATE
+        late |= now <= self.controllers.lease_edited_at + LEADER_PATIENCE
         if holder != call.process.name and not late:
             self.auditor.find(f"{call.verb} {call.kind} by a replica that does not hold the Lease")
         if (call.verb, call.kind) == ("delete", "Pod"):

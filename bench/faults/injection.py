@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -167,6 +168,21 @@ class LeaderChange(Fault):
             leader = scene.controllers.leader
             if leader is not None and leader.process.task is not None:
                 leader.process.task.cancel()
+
+
+class EditedLeases(Fault):
+    """A user edits the Lease by hand: its holder, its duration and its counter."""
+
+    async def inject(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(10, 60)
+            spec = {
+                "holderIdentity": self.chance.choice(("", "by-hand")),
+                "leaseDurationSeconds": self.chance.choice((1, 15, 2**31 - 1)),
+                "leaseTransitions": self.chance.choice((0, 2**31 - 1)),
+            }
+            with suppress(NotFoundError):
+                await scene.controllers.edit_lease(spec)
 
 
 class PausedLeader(Fault):
@@ -712,6 +728,7 @@ FAULTS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     ),
     "leader-change": LeaderChange,
     "paused-leader": PausedLeader,
+    "lease-edited": EditedLeases,
     "watches-cut": WatchesCut,
     "watches-late": WatchesLate,
     "api-throttled": lambda c, n: Refusal(c, n, "kubernetes", _api(TooManyRequestsError, 429)),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -209,6 +210,12 @@ class Controllers:
         self._started = 0
         self._due = [0.0, 0.0]
         self.replicas: list[Replica | None] = [None, None]
+        self.lease_edited_at = -math.inf
+
+    async def edit_lease(self, spec: Mapping[str, Any]) -> None:
+        """Change the Lease as a user does; raises NotFoundError if no replica created it yet."""
+        await self._api.patch(kinds.LEASE, LEASE, {"spec": spec}, namespace=NAMESPACE)
+        self.lease_edited_at = asyncio.get_running_loop().time()
 
     @property
     def leader(self) -> Replica | None:

@@ -19,14 +19,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.apis.kinds import LEASE
-from controller.apis.kubernetes.workloads import Lease
+from controller.apis.kubernetes.workloads import MOST_TRANSITIONS, Lease
 from controller.apiserver.errors import (
     ApiError,
     ConflictError,
     NotFoundError,
+    TooManyRequestsError,
     UnavailableError,
 )
 from controller.apiserver.port import ApiServer
+from controller.telemetry.logs import ChangeMonitor
 
 LEASE_DURATION = timedelta(seconds=15)
 RENEW_DEADLINE = timedelta(seconds=10)
@@ -34,6 +36,13 @@ RETRY = timedelta(seconds=2)
 ATTEMPT = timedelta(seconds=5)
 """Time limit of one request for the Lease, short enough for a second one before
 `RENEW_DEADLINE`."""
+
+LONGEST_LEASE = timedelta(seconds=150)
+"""The longest duration of another holder's Lease that a replica waits for. Controllers ask for 15
+to 137 s. A longer one was written by hand or by a faulty program."""
+
+TRANSIENT = (ConflictError, TooManyRequestsError, UnavailableError)
+"""Errors of the API server that end by themselves."""
 
 LAST_MOMENT = timedelta(seconds=2)
 """How long before another replica may take the Lease the fence ends this process."""
@@ -73,6 +82,7 @@ class Leadership:
     on_change: Callable[[bool], None] = lambda _: None
     _known: Lease | None = None
     _seen_at: float = 0.0
+    _reported: ChangeMonitor = field(default_factory=ChangeMonitor)
 
     async def hold(self, act: Callable[[], Awaitable[None]]) -> None:
         """Wait for the Lease, run `act` while holding it, and release it at the end.
@@ -118,9 +128,15 @@ class Leadership:
                 if await self._try():
                     return began
             except ApiError as exc:
-                log.info(
-                    "failed to acquire Lease %s/%s; retrying: %s", self.namespace, self.name, exc
-                )
+                level = logging.WARNING if isinstance(exc, TRANSIENT) else logging.ERROR
+                if self._reported.has_changed("acquire", f"{level} {exc}"):
+                    log.log(
+                        level,
+                        "failed to acquire Lease %s/%s; retrying: %s",
+                        self.namespace,
+                        self.name,
+                        exc,
+                    )
             await asyncio.sleep(self.timing.retry.total_seconds())
 
     async def _renew(self, fence: Fence) -> None:
@@ -163,15 +179,37 @@ class Leadership:
             self._seen_at = _now()
         self._known = lease
         holder = lease.spec.holder_identity
-        lasts = lease.spec.lease_duration_seconds or self.timing.lease.total_seconds()
-        if holder not in ("", self.identity) and _now() < self._seen_at + lasts:
+        if holder not in ("", self.identity) and _now() < self._seen_at + self._duration(lease):
             return False
         spec = self._spec(lease)
+        if lease.spec.lease_transitions == MOST_TRANSITIONS and self._reported.has_changed("count"):
+            log.warning(
+                "Lease %s/%s: leaseTransitions is the largest possible number, so it was changed "
+                "by hand; it stays there. To count from 0 again, delete the Lease",
+                self.namespace,
+                self.name,
+            )
         try:
             await self._write(lease, spec)
         except ConflictError:
             return False if holder != self.identity else await self._is_still_ours()
         return True
+
+    def _duration(self, lease: Lease) -> float:
+        """Return for how many seconds another replica's Lease counts if it is not renewed."""
+        named = lease.spec.lease_duration_seconds or self.timing.lease.total_seconds()
+        longest = LONGEST_LEASE.total_seconds()
+        if named > longest and self._reported.has_changed("duration", lease.spec.holder_identity):
+            log.warning(
+                "Lease %s/%s: its holder %s set leaseDurationSeconds to %d, which no controller "
+                "does; this replica takes it over if it is not renewed within %g s",
+                self.namespace,
+                self.name,
+                lease.spec.holder_identity,
+                named,
+                longest,
+            )
+        return min(named, longest)
 
     async def _is_still_ours(self) -> bool:
         """Return False if another replica holds the Lease after a conflict.
@@ -233,7 +271,8 @@ class Leadership:
         if lease is None:
             return spec | {"acquireTime": now, "leaseTransitions": 0}
         if lease.spec.holder_identity != self.identity:
-            spec |= {"acquireTime": now, "leaseTransitions": lease.spec.lease_transitions + 1}
+            transitions = min(lease.spec.lease_transitions + 1, MOST_TRANSITIONS)
+            spec |= {"acquireTime": now, "leaseTransitions": transitions}
         return spec
 
     async def _release(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from controller.apis.kinds import LEASE
-from controller.apiserver.errors import ConflictError, UnavailableError
+from controller.apis.kubernetes.workloads import MOST_TRANSITIONS
+from controller.apiserver.errors import ApiError, ConflictError, InvalidError, UnavailableError
 from controller.apiserver.fake import FakeApiServer
 from controller.manager.leadership import (
     LEASE_DURATION,
+    LONGEST_LEASE,
     Fence,
     Leadership,
     LeadershipLostError,
@@ -62,6 +65,11 @@ class Election:
     def enter(self, name: str) -> Candidate:
         self.candidates.append(Candidate(self.api, name))
         return self.candidates[-1]
+
+    async def seed(self, **spec: Any) -> None:
+        """Create the Lease, as a person or another program would."""
+        body = {"metadata": {"name": "lease"}, "spec": spec}
+        await self.api.create(LEASE, body, "kube-system")
 
     @property
     def holder(self) -> str:
@@ -203,6 +211,70 @@ async def test_one_hanging_request_does_not_lose_the_lease(
 
     assert first.acting.is_set()
     assert election.holder == "first"
+
+
+async def test_a_lease_whose_transitions_are_at_their_maximum_is_acquired(
+    election: Election, caplog: pytest.LogCaptureFixture
+) -> None:
+    await election.seed(holderIdentity="", leaseTransitions=MOST_TRANSITIONS)
+
+    first = election.enter("first")
+    await first.leads()
+
+    lease = election.api.find(LEASE, "lease", "kube-system")
+    assert lease is not None
+    assert lease.spec.lease_transitions == MOST_TRANSITIONS  # one more is no int32
+    assert ["leaseTransitions" in line for line in _warnings(caplog)] == [True]
+
+
+async def test_a_foreign_holder_with_an_endless_duration_is_replaced(
+    election: Election, caplog: pytest.LogCaptureFixture
+) -> None:
+    await election.seed(holderIdentity="by-hand", leaseDurationSeconds=2**31 - 1)
+
+    first = election.enter("first")
+    async with asyncio.timeout(LONGEST_LEASE.total_seconds() + LEASE_SECONDS):
+        await first.acting.wait()
+
+    (warning,) = _warnings(caplog)
+    assert "by-hand" in warning
+    assert "leaseDurationSeconds to 2147483647" in warning
+
+
+async def test_a_foreign_holder_that_renews_keeps_its_long_lease(election: Election) -> None:
+    long = 2 * round(LONGEST_LEASE.total_seconds())
+    await election.seed(holderIdentity="other", leaseDurationSeconds=long)
+    first = election.enter("first")
+
+    for number in range(4):
+        renewed = {"spec": {"renewTime": f"2026-11-28T22:0{number}:00.000000Z"}}
+        await election.api.patch(LEASE, "lease", renewed, namespace="kube-system")
+        await asyncio.sleep(LONGEST_LEASE.total_seconds() - LEASE_SECONDS)
+
+    assert not first.acting.is_set()
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (UnavailableError("down", status=503), logging.WARNING),
+        (InvalidError("leaseTransitions: invalid", status=422), logging.ERROR),
+    ],
+)
+async def test_a_lease_that_cannot_be_acquired_is_reported_once_by_its_cause(
+    election: Election, caplog: pytest.LogCaptureFixture, error: ApiError, level: int
+) -> None:
+    await election.seed(holderIdentity="")
+    election.api.refuse("patch", error, kind=LEASE, times=5)
+
+    await election.enter("first").leads()
+
+    levels = [r.levelno for r in caplog.records if "failed to acquire" in r.getMessage()]
+    assert levels == [level]
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 async def test_an_error_of_the_leader_is_raised_and_the_lease_released() -> None:

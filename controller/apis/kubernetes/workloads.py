@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -344,6 +344,10 @@ class Event(KubernetesObject):
     last_timestamp: datetime | None = None
 
 
+MOST_TRANSITIONS = 2**31 - 1
+"""The largest `leaseTransitions` of a Lease, which the API server stores as int32."""
+
+
 class LeaseSpec(Wire):
     """The holder of a lease and its times, in RFC 3339 with microseconds."""
 
@@ -351,7 +355,7 @@ class LeaseSpec(Wire):
     lease_duration_seconds: int = 0
     acquire_time: str | None = None
     renew_time: str | None = None
-    lease_transitions: int = 0
+    lease_transitions: Annotated[int, msgspec.Meta(ge=0, le=MOST_TRANSITIONS)] = 0
 
 
 class Lease(KubernetesObject):
