@@ -7,11 +7,12 @@ Bounds (`Gt`, `Lt`, `Gte`, `Lte`) apply to values that are integers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.apis import labels
 from controller.apis.kubernetes.taints import Requirement
+from controller.apis.wording import shown_values
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LEAST, _GREATEST = -(2**63) - 1, 2**63
@@ -23,8 +24,9 @@ class ValueSet:
     """The values that a label may have: those in `values`, or (`complement`) all others.
 
     The empty set is `DoesNotExist`; the complement of the empty set is `Exists`. `at_least` and
-    `at_most` are inclusive bounds. `exists` marks the intersection of `NotIn` and `Exists`, which
-    the label's absence does not meet.
+    `at_most` are inclusive bounds. `exists` says that the label's absence does not meet the set,
+    where the other fields leave it open: in the intersection of `NotIn` and `Exists`, and in an
+    empty set that is a contradiction (`is_contradiction`).
     """
 
     values: frozenset[str] = frozenset()
@@ -35,14 +37,19 @@ class ValueSet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no value is allowed, which also means that the label must be absent."""
+        """Whether no value is allowed: the label must be absent, or nothing meets the set."""
         return not self.complement and not self.values
+
+    @property
+    def is_contradiction(self) -> bool:
+        """Whether no node meets the set: neither with any value of the label, nor without it."""
+        return self.is_empty and self.exists
 
     @property
     def allows_absence(self) -> bool:
         """Whether a node without the label meets the requirement (`NotIn`, `DoesNotExist`)."""
         if not self.complement:
-            return not self.values
+            return not self.values and not self.exists
         is_bounded = self.at_least is not None or self.at_most is not None
         return bool(self.values) and not is_bounded and not self.exists
 
@@ -62,16 +69,17 @@ class ValueSet:
 
         They can if they share a value, or if both allow the label's absence.
         """
-        if self.allows_absence and other.allows_absence:
-            return True
-        return not self.intersection(other).is_empty
+        return not self.intersection(other).is_contradiction
 
     def intersection(self, other: ValueSet) -> ValueSet:
-        """Return the values that both sets allow."""
+        """Return what both sets allow: the common values, and absence if both allow it.
+
+        If nothing is left, the result is a contradiction.
+        """
         at_least = _tightest(max, self.at_least, other.at_least)
         at_most = _tightest(min, self.at_most, other.at_most)
         if at_least is not None and at_most is not None and at_least > at_most:
-            return NOTHING
+            return CONTRADICTION
         bounded = ValueSet(complement=True, at_least=at_least, at_most=at_most)
         if self.complement and other.complement:
             both = ValueSet(self.values | other.values, True, at_least, at_most)
@@ -83,7 +91,10 @@ class ValueSet:
             named = self.values - other.values
         else:
             named = self.values & other.values
-        return ValueSet(frozenset(value for value in named if bounded.has(value)))
+        common = frozenset(value for value in named if bounded.has(value))
+        if common:
+            return ValueSet(common)
+        return NOTHING if self.allows_absence and other.allows_absence else CONTRADICTION
 
     def _within_bounds(self, value: str) -> bool:
         if self.at_least is None and self.at_most is None:
@@ -99,6 +110,9 @@ class ValueSet:
 NOTHING = ValueSet()
 """The set of `DoesNotExist`: no value is allowed."""
 
+CONTRADICTION = ValueSet(exists=True)
+"""The set that no node meets."""
+
 ANYTHING = ValueSet(complement=True)
 """The set of `Exists`: every value is allowed."""
 
@@ -107,8 +121,8 @@ Requirements = Mapping[str, ValueSet]
 
 
 def one_of(*values: str) -> ValueSet:
-    """Return the set of exactly these values."""
-    return ValueSet(frozenset(values))
+    """Return the set of exactly these values; without any, it is a contradiction."""
+    return ValueSet(frozenset(values)) if values else CONTRADICTION
 
 
 def value_set(operator: str, values: Iterable[str]) -> ValueSet:
@@ -121,7 +135,7 @@ def value_set(operator: str, values: Iterable[str]) -> ValueSet:
     named = tuple(values)
     match operator:
         case "In":
-            return ValueSet(frozenset(named))
+            return one_of(*named)
         case "NotIn":
             return ValueSet(frozenset(named), complement=True)
         case "Exists":
@@ -145,6 +159,8 @@ def value_set(operator: str, values: Iterable[str]) -> ValueSet:
 
 def read(terms: Iterable[Requirement]) -> dict[str, ValueSet]:
     """Return the requirements of a list of terms; several terms on one label intersect.
+
+    If terms contradict each other, no node meets the set of their label.
 
     Raises:
         ValueError: a term is malformed.
@@ -173,8 +189,7 @@ def narrow(requirements: dict[str, ValueSet], key: str, values: ValueSet) -> Non
 def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
     """Return the requirements that hold if all parts hold.
 
-    A label on which the parts contradict each other gets the set `DoesNotExist`; see
-    `compatible_conjunction`.
+    No node meets the set of a label on which the parts contradict each other: see `is_possible`.
     """
     result: dict[str, ValueSet] = {}
     for part in parts:
@@ -183,19 +198,9 @@ def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
     return result
 
 
-def compatible_conjunction(*parts: Requirements) -> dict[str, ValueSet] | None:
-    """Return the requirements that hold if all parts hold, or None if they contradict each other.
-
-    `conjunction` does not detect contradictions.
-    """
-    result: dict[str, ValueSet] = {}
-    for part in parts:
-        for key, values in part.items():
-            current = result.get(key)
-            if current is not None and not current.meets(values):
-                return None
-            result[key] = values if current is None else current.intersection(values)
-    return result
+def is_possible(requirements: Requirements) -> bool:
+    """Whether the requirements of each label leave something; `contradiction` names two sides."""
+    return not any(values.is_contradiction for values in requirements.values())
 
 
 def contradiction(*parts: Requirements) -> tuple[str, ValueSet, ValueSet] | None:
@@ -240,7 +245,7 @@ def meets(offered: ValueSet | None, needed: ValueSet, *, key: str) -> bool:
     possible. Any other label is absent.
     """
     if offered is None:
-        return key in labels.WELL_KNOWN or needed.allows_absence
+        return needed.allows_absence or (key in labels.WELL_KNOWN and not needed.is_contradiction)
     return offered.meets(needed)
 
 
@@ -265,10 +270,10 @@ def _terms(key: str, allowed: ValueSet, minimum: int | None) -> list[Requirement
         terms.append(Requirement(key=key, operator="Gte", values=[str(allowed.at_least)]))
     if allowed.at_most is not None:
         terms.append(Requirement(key=key, operator="Lte", values=[str(allowed.at_most)]))
+    if allowed.exists:
+        terms.append(Requirement(key=key, operator="Exists"))
     if allowed.values:
         operator = "NotIn" if allowed.complement else "In"
-        if allowed.exists:
-            terms.append(Requirement(key=key, operator="Exists"))
         terms.append(Requirement(key=key, operator=operator, values=sorted(allowed.values)))
     elif not allowed.complement:
         terms.append(Requirement(key=key, operator="DoesNotExist"))
@@ -296,6 +301,24 @@ def any_value(allowed: ValueSet) -> str | None:
     while str(number) in allowed.values:
         number += 1
     return str(number) if allowed.has(str(number)) else None
+
+
+def text(allowed: ValueSet, *, bare: bool = False) -> str:
+    """Return a value set as text, with at most three values; `bare` omits the operator `In`."""
+    values: Sequence[str] = sorted(allowed.values)
+    shown = shown_values(values[:3]) + (", …" if len(values) > 3 else "")
+    if allowed.complement:
+        bounds = [
+            f"{sign} {bound}"
+            for sign, bound in ((">=", allowed.at_least), ("<=", allowed.at_most))
+            if bound is not None
+        ]
+        if values:
+            bounds += ["Exists"] * allowed.exists + [f"NotIn [{shown}]"]
+        return " ".join(bounds) or "Exists"
+    if not values:
+        return "DoesNotExist"
+    return shown if bare else f"In [{shown}]"
 
 
 def _bound(operator: str, values: tuple[str, ...]) -> int:

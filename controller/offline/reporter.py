@@ -10,10 +10,10 @@ from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import format_quantity
 from controller.apis.wording import with_count
-from controller.constraints.requirements import read
+from controller.constraints.requirements import read, text
 from controller.scheduling.buffers import Fill
 from controller.scheduling.catalog.offerings import Catalog
-from controller.scheduling.causes import pool_causes, text
+from controller.scheduling.causes import pool_causes
 from controller.scheduling.pods.classes import pod_classes
 from controller.scheduling.pods.preferences import initial_constraints
 from controller.scheduling.results import NewNode, Results

@@ -17,7 +17,7 @@ from controller.apis.kubernetes.pods import PodSpec
 from controller.apis.kubernetes.quantities import format_quantity
 from controller.apis.wording import shown_values, with_count
 from controller.constraints import taints
-from controller.constraints.requirements import Requirements, ValueSet
+from controller.constraints.requirements import Requirements, ValueSet, text
 from controller.constraints.resources import CPU
 from controller.scheduling.arrays import Indices, Mask, Vector
 from controller.scheduling.catalog.launchoptions import Supply
@@ -239,24 +239,6 @@ def _full(reservations: Sequence[str]) -> str:
     if len(reservations) == 1:
         return f"capacity reservation {reservations[0]} is full"
     return f"capacity reservations {shown_values(reservations)} are full"
-
-
-def text(allowed: ValueSet, *, bare: bool = False) -> str:
-    """Return a value set as text, with at most three values; `bare` omits the operator `In`."""
-    values: Sequence[str] = sorted(allowed.values)
-    shown = shown_values(values[:3]) + (", …" if len(values) > 3 else "")
-    if allowed.complement:
-        bounds = [
-            f"{sign} {bound}"
-            for sign, bound in ((">=", allowed.at_least), ("<=", allowed.at_most))
-            if bound is not None
-        ]
-        if values:
-            bounds += ["Exists"] * allowed.exists + [f"NotIn [{shown}]"]
-        return " ".join(bounds) or "Exists"
-    if not values:
-        return "DoesNotExist"
-    return shown if bare else f"In [{shown}]"
 
 
 def unmet_topology(

@@ -163,12 +163,14 @@ def make_resource_claim(
     constraints: Sequence[Mapping[str, Any]] = (),
     given: Sequence[tuple[str, str]] = (),
     node: str = "",
+    reach: Mapping[str, str] | None = None,
     users: Sequence[str] = (),
     **result: Any,
 ) -> ResourceClaim:
     """Return a ResourceClaim.
 
     It is allocated if devices are `given` as (pool, name), on `node` if they are that node's own.
+    `reach` are the labels of the nodes that can use them.
     """
     status: dict[str, Any] = {}
     if given:
@@ -177,6 +179,10 @@ def make_resource_claim(
             for pool, device_name in given
         ]
         status["allocation"] = {"devices": {"results": results}}
+        if reach:
+            terms = [{"key": k, "operator": "In", "values": [v]} for k, v in reach.items()]
+            selector = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
+            status["allocation"]["nodeSelector"] = selector
         if node:
             fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
             selector = {"nodeSelectorTerms": [{"matchFields": fields}]}

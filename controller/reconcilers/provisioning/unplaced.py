@@ -19,7 +19,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.karpenter.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import PodSpec
-from controller.constraints.requirements import conjunction, meets, of_labels, read
+from controller.constraints.requirements import conjunction, is_possible, meets, of_labels, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated_taint
 from controller.scheduling.pods.nodeaffinity import required_alternatives
 from controller.scheduling.results import NO_CAPACITY, is_limit, pool_of
@@ -147,7 +147,7 @@ def could_hold(pool: NodePool, spec: PodSpec) -> bool:
         read(template.spec.requirements),
         of_labels({**(template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}),
     )
-    return any(
+    return is_possible(offered) and any(
         all(meets(offered.get(key), needed, key=key) for key, needed in alternative.items())
         for alternative in required_alternatives(spec)
     )

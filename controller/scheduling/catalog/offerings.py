@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -368,12 +368,10 @@ def _merge_labels(
 
 def _intersection(sets_of_label: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
     """Return whether the value sets of one label intersect, and their intersection."""
-    result: ValueSet | None = None
-    for part in sets_of_label:
-        if result is not None and not result.meets(part):
-            return False, None
-        result = part if result is None else result.intersection(part)
-    return True, result
+    if not sets_of_label:
+        return True, None
+    common = reduce(ValueSet.intersection, sets_of_label)
+    return not common.is_contradiction, common
 
 
 def _join_blocks(

@@ -225,7 +225,7 @@ def _other_outcomes(
 ) -> list[tuple[bool, ...]]:
     """Return the outcomes for values that no requirement names; empty if there are none."""
     if offered is None:
-        return [tuple(needed.complement or needed.is_empty for needed in required)]
+        return [tuple(needed.complement or needed.allows_absence for needed in required)]
     rest = offered.intersection(ValueSet(frozenset(values_named), complement=True))
     return [] if rest.is_empty else [tuple(rest.meets(needed) for needed in required)]
 

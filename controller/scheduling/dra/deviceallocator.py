@@ -9,7 +9,7 @@ from functools import cached_property
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.labels import REQUESTED_DRA_DRIVERS
 from controller.apis.wording import with_count
-from controller.constraints.requirements import Requirements
+from controller.constraints.requirements import Requirements, contradiction, text
 from controller.scheduling.arrays import Indices
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.dra.claims import DeviceClaims
@@ -107,6 +107,11 @@ class DeviceAllocator:
             if reach.node:
                 causes.append(f"the pod's devices are on node {reach.node}, which cannot run it")
                 return tuple(causes)
+        found = contradiction(*(dict(reach.labels) for reach in device_requests.reach))
+        if found is not None:
+            key, one, other = found
+            sides = f"nodes with {key} {text(one)}, others only from nodes with {key} {text(other)}"
+            return (*causes, f"some of the pod's devices are accessible only from {sides}")
         for number, pool in enumerate(self._catalog.pools):
             rows = set(self._catalog.row_of[self._catalog.pool_of == number].tolist())
             reasons = Counter(self.nodes.cause(device_requests, row) for row in sorted(rows))

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from controller.apis.kubernetes.taints import Toleration
-from controller.constraints.requirements import Requirements, compatible_conjunction, conjunction
+from controller.constraints.requirements import Requirements, conjunction
 from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated_taint
 from controller.scheduling.arrays import Mask
 from controller.scheduling.catalog.launchoptions import Supply
@@ -111,12 +111,11 @@ class EligibilityReader:
             if pod_class.device_requests is None
             else alternatives_of(pod_class, constraints)
         )
-        node_alternatives = [
-            compatible_conjunction(alternative, constraints.preferred)
-            for alternative in alternatives_on_nodes
-        ]
         nodes = self.nodes.compatible_mask(
-            [alternative for alternative in node_alternatives if alternative is not None]
+            [
+                conjunction(alternative, constraints.preferred)
+                for alternative in alternatives_on_nodes
+            ]
         )
         nodes &= self.nodes.tolerated_mask(hard_tolerations)
         return Eligibility(

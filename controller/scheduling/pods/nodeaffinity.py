@@ -22,8 +22,8 @@ def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     if affinity is None or affinity.required is None:
         return (requirements.of_labels(spec.node_selector),)
-    alternatives = (requirements.compatible_conjunction(*parts) for parts in _parts_of_terms(spec))
-    return tuple(alternative for alternative in alternatives if alternative is not None)
+    alternatives = (requirements.conjunction(*parts) for parts in _parts_of_terms(spec))
+    return tuple(filter(requirements.is_possible, alternatives))
 
 
 def malformation(spec: PodSpec) -> str:
