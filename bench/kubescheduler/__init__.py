@@ -1,4 +1,7 @@
 """Ask kube-scheduler's own filter plugins whether Joiner's answers are right.
 
-* `judge`   runs `kubefilter`, the program that has the plugins in memory
+* `judge`      runs `kubefilter`, the program that has the plugins in memory
+* `generated`  small worlds over every filter plugin
+* `existing`   one pending pod beside existing nodes
+* `campaign`   runs many worlds; `python -m bench.kubescheduler` prints what differs
 """

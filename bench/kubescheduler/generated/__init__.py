@@ -1,0 +1,97 @@
+"""Worlds of existing nodes and one pending pod, generated from seeds.
+
+Each world combines a few *features*. Each feature is about one filter plugin of kube-scheduler, or
+about several that depend on each other. The API server's own code stores the pods.
+"""
+
+from __future__ import annotations
+
+import random
+
+from bench.kubescheduler.generated import neighbours, placement, resources, volumes
+from bench.kubescheduler.generated.draft import Draft, Feature, make_node, make_pod
+from bench.kubescheduler.judge import InvalidPodError, KubeScheduler
+from bench.parity.worlds import Object
+
+FEATURES: tuple[Feature, ...] = (
+    placement.node_selector,
+    placement.node_affinity,
+    placement.taints,
+    placement.unready_nodes,
+    resources.tight,
+    resources.init_containers,
+    resources.overhead,
+    resources.whole_pod,
+    resources.limits_alone,
+    resources.extended_resources,
+    resources.number_of_pods,
+    resources.ended_pods,
+    resources.resized_pods,
+    resources.host_ports,
+    resources.best_effort,
+    neighbours.spread,
+    neighbours.spread_over_some_nodes,
+    neighbours.affinity,
+    neighbours.anti_affinity,
+    neighbours.both_affinities,
+    neighbours.anti_affinity_of_running_pods,
+    neighbours.first_of_its_kind,
+    volumes.bound_volume,
+    volumes.in_tree_volume,
+    volumes.local_volume,
+    volumes.static_volumes,
+    volumes.new_volume,
+    volumes.claim_in_trouble,
+    volumes.exclusive_claim,
+    volumes.attachments,
+)
+
+
+ATTEMPTS = 9
+"""Drafts per seed: features are drawn independently, and the API server refuses some combinations.
+
+One draft in a hundred is refused; a feature whose every draft is refused is a fault of its own.
+"""
+
+
+def features(seed: int) -> tuple[str, ...]:
+    """Return the names of the features in the world of a seed."""
+    return tuple(feature.__name__ for feature in _choose_features(seed))
+
+
+def world(seed: int, judge: KubeScheduler) -> Object:
+    """Return the world of a seed.
+
+    Raises:
+        InvalidPodError: the API server refuses a pod of each draft.
+
+    """
+    for attempt in range(ATTEMPTS):
+        drafted = _draft(seed, attempt).world()
+        try:
+            return {**drafted, "pods": judge.stored_pods(drafted["pods"])}
+        except InvalidPodError as exc:
+            reason = exc
+    raise reason
+
+
+def _draft(seed: int, attempt: int) -> Draft:
+    chance = random.Random(f"{seed} {attempt}")
+    pod = make_pod("pending", chance, cpu=chance.choice((100, 500, 1000)))
+    pod["status"] = {
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    }
+    draft = Draft(chance, pod)
+    draft.nodes += [make_node(f"n{number}", chance) for number in range(chance.randint(1, 5))]
+    for feature in _choose_features(seed):
+        feature(draft)
+    return draft
+
+
+def _choose_features(seed: int) -> list[Feature]:
+    """Return one feature in turn, so that each occurs, and at times another one beside it."""
+    chance = random.Random(f"features of {seed}")
+    first = FEATURES[seed % len(FEATURES)]
+    # Features of one module may write the same fields, and two modules' claims the same names.
+    others = [feature for feature in FEATURES if feature.__module__ != first.__module__]
+    return [first, *chance.sample(others, chance.choice((0, 0, 1)))]
