@@ -200,8 +200,8 @@ def new_volume(draft: Draft) -> None:
         storage_class(draft, "gp3", **fields)
     if draft.likely(0.3):
         size = {"requests": {"storage": "1Gi"}}
-        wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": "gp3", "resources": size}
-        template = {"spec": wanted}
+        spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "gp3", "resources": size}
+        template = {"spec": spec}
         ephemeral = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}
         draft.spec.setdefault("volumes", []).append(ephemeral)
         return
