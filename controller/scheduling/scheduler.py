@@ -182,8 +182,7 @@ def least_cost(
         any(_has_node(nodes, pod_groups[index].pending) for index in packing_class.members)
         for packing_class in classes
     ]
-    usable = (nodes.remaining >= 0).all(axis=1)
-    existing = ExistingCapacity(nodes.remaining[usable], np.array(allowed, dtype=np.bool_))
+    existing = ExistingCapacity(np.maximum(nodes.remaining, 0), np.array(allowed, dtype=np.bool_))
     return whole_bound(packing_problem, existing, expired=expired)
 
 

@@ -309,6 +309,19 @@ def test_capacity_of_existing_nodes_is_used_first() -> None:
     assert {name: len(pods) for name, pods in results.existing_nodes.items()} == {"a": 1, "b": 4}
 
 
+@pytest.mark.parametrize(("size", "fits"), [({"memory": "1Gi"}, True), ({"cpu": "100m"}, False)])
+def test_a_node_over_its_capacity_takes_pods_that_request_none_of_that_resource(
+    size: dict[str, str], fits: bool
+) -> None:
+    running = (make_pod(node="a", cpu="3"), make_pod(node="a", cpu="3"))
+    snapshot = make_snapshot(nodes=[make_node("a")], pods=running)
+    pod = make_pod(requests=size)
+
+    results = schedule_on(snapshot, [pod])
+
+    expect_on_existing(results, "a", [pod] if fits else [])
+
+
 def test_a_claim_in_flight_counts_as_a_node() -> None:
     pods = make_pods(4)
     snapshot = make_snapshot(make_nodepool(), nodes=[StateNode(claim=make_launched("coming"))])

@@ -31,8 +31,8 @@ class ExistingNodes:
 
     * `all`: the nodes, in the order of every array axis named *nodes*.
     * `index_of`: node name to index.
-    * `remaining`: remaining capacity (nodes × resources of the solve). A row of −1 marks an
-      overcommitted node.
+    * `remaining`: remaining capacity (nodes × resources of the solve), negative where the pods of
+      a node request more than it has.
     * `ports`: the host ports in use on each node.
     """
 
@@ -103,13 +103,16 @@ class ExistingNodes:
         ).reshape(len(self.all))
 
     def holds(self, requests: Vector) -> Indices:
-        """Return the number of pods with these requests that fit on each node (nodes)."""
+        """Return the number of pods with these requests that fit on each node (nodes).
+
+        As in kube-scheduler, only the resources that the pods request decide: a node whose pods
+        request too much of another resource takes them.
+        """
         needed = requests > 0
-        usable = (self.remaining >= 0).all(axis=1)
-        if not needed.any():
-            return np.where(usable, np.iinfo(np.int32).max, 0).astype(np.int64)
-        fitting = np.floor(self.remaining[:, needed] / requests[needed]).min(axis=1, initial=np.inf)
-        return np.where(usable, np.maximum(fitting, 0), 0).astype(np.int64)
+        fitting: Vector = np.floor(self.remaining[:, needed] / requests[needed]).min(
+            axis=1, initial=np.iinfo(np.int32).max
+        )
+        return np.maximum(fitting, 0).astype(np.int64)
 
     def put(self, index: int, size: Vector, ports: Sequence[HostPort]) -> None:
         """Subtract the total size of pods from a node's capacity and record their host ports."""
@@ -193,9 +196,6 @@ class ExistingNodes:
             pending = resources.subtract(expected[index], daemon_used[index])
             free = resources.subtract(free, {name: max(v, 0) for name, v in pending.items()})
             remaining[index] = axis.vector(free)
-            # A node with any overcommitted resource, on the solve's axis or not, takes no pods.
-            if any(amount < 0 for amount in free.values()):
-                remaining[index] = -1
         return remaining
 
     def _daemon_requests(self, daemons: Sequence[Daemon]) -> list[Resources]:

@@ -441,13 +441,7 @@ class Plan:
             if amount:
                 np.minimum(many, free[:, resource] / amount, out=many)
         # The tolerance keeps the rounding of float sums from refusing a pod that fits exactly.
-        many = np.maximum(np.floor(many + 1e-9), 0.0)
-        for resource, amount in enumerate(size):
-            if not amount:
-                # As in the engine, a node over its capacity in any resource takes no pod, not
-                # even one that requests none of it.
-                many[free[:, resource] < 0] = 0.0
-        return many.astype(np.int64)
+        return np.maximum(np.floor(many + 1e-9), 0.0).astype(np.int64)
 
     def _most(self, number: int, nodes: Indices) -> tuple[Indices, int]:
         """Return the limits that topology rules set for further pods of a class.
