@@ -42,6 +42,11 @@ def conjunction(selectors: Sequence[LabelSelector | None]) -> LabelSelector | No
     return first
 
 
+def is_empty(selector: LabelSelector | None) -> bool:
+    """Whether the selector has no condition and so matches everything."""
+    return selector is not None and not (selector.match_labels or selector.match_expressions)
+
+
 def canonical(selector: LabelSelector | None) -> tuple[object, ...] | None:
     """Return a hashable form, equal for selectors that differ only in order; None for None."""
     if selector is None:

@@ -722,3 +722,48 @@ def test_pods_are_spread_over_the_partitions_of_a_placement_group() -> None:
 
     expect_scheduled(results)
     expect_skew(results, key, pods, 2, 2, 2)
+
+
+def test_a_spread_with_an_empty_selector_counts_no_pods() -> None:
+    """Unlike in an affinity, where an empty selector counts all pods."""
+    constraint = {**spread({}), "labelSelector": {}}
+    nodes = [make_node("a", zone="zone-a"), make_node("b", zone="zone-b", taints=[taint("closed")])]
+    running = tuple(make_pods(2, labels=WEB, node="a"))
+    pods = make_pods(2, labels=WEB, spreads=[constraint])
+
+    results = schedule_on(make_snapshot(nodes=nodes, pods=running), pods)
+
+    expect_on_existing(results, "a", pods)
+
+
+def test_the_first_pod_of_an_affinity_by_hostname_uses_a_node_if_none_can_be_launched() -> None:
+    pod = make_pod(labels=WEB, affinity=[by_hostname(WEB)])
+
+    results = schedule_on(make_snapshot(nodes=[make_node("a")]), [pod])
+
+    expect_on_existing(results, "a", [pod])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_pods_that_share_a_node_keep_their_rules_about_zones(first: bool) -> None:
+    nodes = [make_node("a", zone="zone-a"), make_node("b", zone="zone-b")]
+    loud = make_pod(labels={"app": "loud"}, node="a")
+    beside = [] if first else [make_pod(labels=WEB, node="a"), make_pod(labels=WEB, node="b")]
+    pod = make_pod(labels=WEB, affinity=[by_hostname(WEB)], anti_affinity=[near({"app": "loud"})])
+
+    results = schedule_on(make_snapshot(nodes=nodes, pods=(loud, *beside)), [pod])
+
+    expect_on_existing(results, "b", [pod])
+
+
+def test_companions_of_new_nodes_keep_their_rules_about_zones() -> None:
+    """Each database has its own zone, and the web servers want theirs apart from each other."""
+    hosts = make_pods(3, labels=DB, cpu="1", anti_affinity=[near(DB)])
+    riders = make_pods(
+        3, labels=WEB, cpu="500m", affinity=[by_hostname(DB)], anti_affinity=[near(WEB)]
+    )
+
+    results = schedule_on(make_nodepool(), [*hosts, *riders])
+
+    expect_scheduled(results)
+    expect_skew(results, labels.ZONE, riders, 1, 1, 1)

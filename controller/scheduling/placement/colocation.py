@@ -16,12 +16,14 @@ from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup
 from controller.scheduling.topology.rules import on_one_node
+from controller.scheduling.topology.spread import Rules, count_admitted
 
 
 def colocate(
     pending: PendingGroup,
     pod_groups: list[PodGroup],
     affinity_groups: Sequence[TopologyGroup],
+    rules: Rules,
     capacity: Matrix,
     variants: Variants,
 ) -> None:
@@ -34,6 +36,7 @@ def colocate(
         pending: The pods to colocate; the function removes the pods that it attaches.
         pod_groups: The pod groups that need new nodes, extended in place.
         affinity_groups: The pod affinities of the pending pods; a host is counted by all of them.
+        rules: The rules that the domains of a host must admit; their tallies count the companions.
         capacity: The capacity of new nodes for pods (node types × the solve's resources).
         variants: The variants to which the rows of `capacity` belong.
 
@@ -48,16 +51,17 @@ def colocate(
         most = min(
             _fitting_count(pending, host, capacity, mask, variants), on_one_node(pending, beside)
         )
-        # Spread evenly: the ceiling of pods per unit, unless a node holds fewer.
-        each = min(-(-pending.number // host.units), most)
-        if not each:
+        number = count_admitted(host.pins, rules, min(pending.number, most * host.units))
+        if not number:
             continue
+        # Spread evenly: the ceiling of pods per unit.
+        each = -(-number // host.units)
         # All units of one pod group carry equally many companions, so a smaller remainder on the
         # last unit becomes a pod group of its own.
-        units = min(host.units, -(-pending.number // each))
-        last = pending.number - each * (units - 1) if each * units > pending.number else each
+        units = -(-number // each)
+        last = number - each * (units - 1)
         _attach(pending, host, pod_groups, mask, units if last == each else units - 1, each)
-        if pending.number and last < each:
+        if last < each:
             _attach(pending, host, pod_groups, mask, 1, last)
 
 

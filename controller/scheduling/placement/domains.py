@@ -16,7 +16,7 @@ from controller.scheduling.topology.groups import (
     TopologyTally,
     TopologyType,
 )
-from controller.scheduling.topology.spread import Domain, DomainOption, Rules
+from controller.scheduling.topology.spread import Domain, DomainOption, Pins, Rules, admits
 
 
 class Domains:
@@ -129,6 +129,16 @@ class Domains:
             masks.append(mask)
             members.append(inside)
         return options, masks, members
+
+    def of_node(self, index: int, rules: Rules) -> Pins:
+        """Return the domains of an existing node that the rules choose or count pods in."""
+        keys = tuple(sorted({*rules.keys, *(tally.group.key for tally in rules.counting)}))
+        return tuple(zip(keys, self._domains_of_nodes(keys)[index], strict=True)) if keys else ()
+
+    def admitting_nodes(self, rules: Rules) -> Mask:
+        """Mark the existing nodes in whose domains the rules admit one more pod."""
+        truth = [admits(self.of_node(index, rules), rules) for index in range(len(self._nodes))]
+        return np.array(truth, dtype=np.bool_)
 
     def _domains_of_nodes(self, keys: tuple[str, ...]) -> list[tuple[Domain, ...]]:
         """Return the domains of each existing node, one per key; None for a missing label."""

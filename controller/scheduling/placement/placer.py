@@ -21,10 +21,17 @@ from controller.scheduling.topology.groups import (
     Tallies,
     TopologyGroup,
     TopologyType,
-    domain_of,
 )
 from controller.scheduling.topology.rules import on_one_node
-from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced_count, record
+from controller.scheduling.topology.spread import (
+    Pins,
+    Rules,
+    assign,
+    best_option,
+    count_admitted,
+    misplaced_count,
+    record,
+)
 
 NEW_NODE = "a new node"
 """The hostname under which pod affinities by hostname count pods that need new nodes."""
@@ -88,11 +95,7 @@ class Placer:
         self, pending: PendingGroup, pod_groups: list[PodGroup], failed: list[PendingGroup]
     ) -> None:
         """Place one pending group; add it to `failed` if pods are left."""
-        fitting = self._none_fitting
-        if len(self.nodes):
-            fitting = self.occupancy.fitting_counts(pending, self.nodes.holds(pending.size))
-            fitting = self.attachments.fitting_counts(pending.pod_class.volumes, fitting)
-            fitting = self.devices.fitting_counts(pending, self.nodes.all, fitting)
+        fitting = self._fitting_counts(pending)
         rules = self.domains.rules(pending.eligibility)
         if pending.needs_colocation:
             self._place_colocated(pending, fitting, rules, pod_groups)
@@ -107,6 +110,14 @@ class Placer:
             self._place_in_domains(pending, fitting, rules, pod_groups)
         if pending.number:
             failed.append(pending)
+
+    def _fitting_counts(self, pending: PendingGroup) -> Indices:
+        """Return the number of pending pods that fit on each existing node (nodes)."""
+        if not len(self.nodes):
+            return self._none_fitting
+        fitting = self.occupancy.fitting_counts(pending, self.nodes.holds(pending.size))
+        fitting = self.attachments.fitting_counts(pending.pod_class.volumes, fitting)
+        return self.devices.fitting_counts(pending, self.nodes.all, fitting)
 
     def _place_colocated(
         self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]
@@ -131,7 +142,9 @@ class Placer:
             for group in affinity_groups
         )
         before = pending.number
-        colocate(pending, pod_groups, affinity_groups, self.supply.capacity, self.supply.variants)
+        colocate(
+            pending, pod_groups, affinity_groups, rules, self.supply.capacity, self.supply.variants
+        )
         self._count_on_new_nodes(pending, before - pending.number)
         hosts = [
             pod_group
@@ -151,28 +164,41 @@ class Placer:
     ) -> None:
         """Place the first pods of a hostname affinity together on one node.
 
-        An existing node is used if it holds as many of the pods as a new node would.
+        An existing node is used if it holds as many of the pods as a new node would, and if no new
+        node can be launched.
         """
         # The affinity itself is left out: no node can meet it before the first pod is placed.
         without_affinity = replace(
             pending, owned=tuple(group for group in pending.owned if group not in affinity_groups)
         )
-        fitting = self.occupancy.fitting_counts(without_affinity, self.nodes.holds(pending.size))
-        most_on_one_node = self._most_together(pending)
-        if len(fitting) and fitting.max() >= min(most_on_one_node, pending.number) > 0:
+        fitting = self._fitting_counts(without_affinity)
+        fitting = np.where(self.domains.admitting_nodes(rules), fitting, 0)
+        pins, mask = self._new_domains(pending, rules)
+        most_on_one_node = self._most_together(pending, mask)
+        if len(fitting) and fitting.max() >= max(min(most_on_one_node, pending.number), 1):
             # The first node that holds them all, or else the first that holds the most.
             chosen = np.arange(len(fitting)) == int(
                 (fitting >= min(fitting.max(), pending.number)).argmax()
             )
             self._fill_nodes(pending, fitting, chosen, rules)
         elif most_on_one_node:
-            count = min(most_on_one_node, pending.number)
-            keys = self._take(pending, count)
-            pod_groups.append(PodGroup(pending, (), keys, pending.eligible, unit=count))
+            count = count_admitted(pins, rules, min(most_on_one_node, pending.number))
+            pod_groups.append(PodGroup(pending, pins, self._take(pending, count), mask, unit=count))
 
-    def _most_together(self, pending: PendingGroup) -> int:
-        """Return the number of these pods that fit on one new node, by size and by their rules."""
-        node_types = self.supply.launch_options.fitting_node_types(pending.eligible, pending.size)
+    def _new_domains(self, pending: PendingGroup, rules: Rules) -> tuple[Pins, Mask]:
+        """Return the best domains for a new node for these pods, and the variants there."""
+        if not rules.keys:
+            return (), pending.eligible
+        options, masks, _ = self.domains.options(pending, self._none_fitting, rules)
+        best = best_option(options, rules)
+        for option, mask in zip(options, masks, strict=True):
+            if option is best:
+                return option.pins, mask
+        return (), np.zeros_like(pending.eligible)
+
+    def _most_together(self, pending: PendingGroup, mask: Mask) -> int:
+        """Return the number of these pods that fit on one new node of the variants in `mask`."""
+        node_types = self.supply.launch_options.fitting_node_types(mask, pending.size)
         needed = pending.size > 0
         if not len(node_types):
             return 0
@@ -208,8 +234,8 @@ class Placer:
             pending: The pods to place; the method removes those it places.
             fitting: The number of the pods that fit on each node (nodes).
             inside: The nodes that may be used (nodes).
-            rules: The rules whose tallies count the pods in their domains, if they are not counted
-                yet.
+            rules: The rules that the domains of each node must admit, and whose tallies count the
+                pods there; None if `assign` has done both.
             most: The maximum number of pods to place; None for all.
             pins: The domains in which `assign` has counted the pods already. Such placements can be
                 undone and are recorded in `filled`.
@@ -223,7 +249,11 @@ class Placer:
                 return
             count = min(int(fitting[index]), left)
             node = self.nodes.all[index]
-            count = self.devices.put(pending, node, count)
+            where = self.domains.of_node(index, rules) if rules is not None else ()
+            admitted = count if rules is None else count_admitted(where, rules, count)
+            count = self.devices.put(pending, node, admitted) if admitted else 0
+            if rules is not None:
+                record(rules, where, count - admitted)
             if not count:
                 continue
             taken = pending.take(count)
@@ -232,11 +262,6 @@ class Placer:
             self.nodes.put(index, pending.size * count, pending.ports)
             self.occupancy.put(pending, index, count)
             left -= count
-            if rules is not None:
-                counting = (tally.group.key for tally in rules.counting)
-                where = ((key, domain_of(node, key)) for key in counting)
-                domain_by_key = {key: domain for key, domain in where if domain is not None}
-                record(rules, tuple(sorted(domain_by_key.items())), count)
             if pins:
                 self.filled.append((PodGroup(pending, pins, list(taken), pending.eligible), index))
 

@@ -160,6 +160,9 @@ class TopologyGroups:
         selector = selectors.with_labels(
             constraint.label_selector, _same_values(constraint.match_label_keys, own_labels, "In")
         )
+        if selectors.is_empty(selector):
+            # In a spread, unlike in an affinity, kube-scheduler counts no pod for such a selector.
+            selector = None
         return self._group(
             type_=TopologyType.SPREAD,
             key=constraint.topology_key,
@@ -238,7 +241,7 @@ class TopologyGroups:
                 for name, values in self._namespaces.items()
                 if selectors.selects(term.namespace_selector, values)
             )
-            if selectors.canonical(term.namespace_selector) == ((), ()):
+            if selectors.is_empty(term.namespace_selector):
                 named.add(own)
         return frozenset(named)
 

@@ -94,7 +94,7 @@ def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
     """
     assigned = 0
     while assigned < count:
-        option = _best(options, rules)
+        option = best_option(options, rules)
         if option is None:
             break
         batch = _batch(count - assigned, option, rules)
@@ -115,6 +115,19 @@ def record(rules: Rules, pins: Pins, count: int) -> None:
         for tally, _, _ in rules.owned:
             if tally.group.key == key:
                 tally.owners[domain] += count
+
+
+def count_admitted(pins: Pins, rules: Rules, most: int) -> int:
+    """Count pods in these domains as long as the rules admit one more; return how many, up to most.
+
+    The tallies are updated in place.
+    """
+    counted = 0
+    while counted < most and admits(pins, rules):
+        batch = 1 if rules.keys else most
+        record(rules, pins, batch)
+        counted += batch
+    return counted
 
 
 def admits(pins: Pins, rules: Rules, *, leaving: Pins = ()) -> bool:
@@ -204,7 +217,7 @@ def _least(
     return topology.minimum(tally.group, counts)
 
 
-def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
+def best_option(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
     """Return the option for the next pod, or None if the rules admit none.
 
     The option with the fewest counted pods wins; then existing nodes before new ones, then the
@@ -271,7 +284,9 @@ def _is_admitted(
     for tally, own, _ in rules.owned:
         group = tally.group
         if group.key not in domains:
-            continue  # an anti-affinity: the other rules exclude nodes without the label
+            if group.type is TopologyType.ANTI_AFFINITY:
+                continue
+            return False
         count = _count(tally, domains[group.key], own, leaving_pods)
         first = group.type is TopologyType.AFFINITY and tally.total <= leaving_pods.number
         if not topology.admits(group, count, own=own, least=least[group.index], first=first):
