@@ -10,11 +10,12 @@ FROM --platform=$BUILDPLATFORM $PYTHON AS build
 ARG TARGETARCH
 WORKDIR /build
 COPY pyproject.toml infra/requirements.txt .
-# What the controller needs is in pyproject.toml (Pulumi, its Kubernetes client and the credentials of
-# `aws login` are for those who run `pulumi up`); the lock holds every package that follows from it at the version that the tests run on.
+# What the controller needs is in pyproject.toml; what is excluded here, only people need who run
+# `pulumi up`. The lock holds every package that follows from it at the version that the tests run on.
 RUN grep == requirements.txt > lock.txt && python -c "import tomllib; \
 project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print('\n'.join(d for d in project['dependencies'] if not d.startswith(('pulumi', 'kubernetes', 'botocore'))))" \
+only_program = ('pulumi', 'kubernetes', 'botocore', 'jsonschema'); \
+print('\n'.join(d for d in project['dependencies'] if not d.startswith(only_program)))" \
     > wanted.txt \
  && case "$TARGETARCH" in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) exit 1 ;; esac \
  && pip install --no-cache-dir --target /opt/joiner/packages --requirement wanted.txt \

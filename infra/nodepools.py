@@ -40,6 +40,7 @@ from infra.guards.impact import Plan, expected_impact
 from infra.guards.poolowners import PoolOwners
 from infra.lifecycle.destroying import is_destroying
 from infra.lifecycle.teardown import STACK_ANNOTATION
+from infra.manifestchecks import SUCCESSORS, schema_faults
 
 Wire = dict[str, Any]
 
@@ -51,6 +52,9 @@ KINDS = {
 
 KUSTOMIZATION = "kustomize.config.k8s.io/"
 """API group of kustomize's own files. They are skipped: a stack reads every file of the folder."""
+
+CHECKED_TWICE = frozenset({"requirements", "labels", "taints", "startupTaints"})
+"""Fields whose form the check at run time checks too, with plainer messages than the CRD."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 AUTHORITY = "certificate authority"
@@ -288,10 +292,15 @@ def _owned_metadata(wire: Wire, stack: str) -> Wire:
 
 
 def _faults(wire: Any) -> Iterator[str]:
+    """Yield every fault of one manifest, with its kind and name."""
     kind = KINDS.get(str(wire.get("kind"))) if isinstance(wire, dict) else None
-    if kind is None or wire.get("apiVersion") != kind.api_version:
+    if kind is None or str(wire.get("apiVersion")).rpartition("/")[0] != kind.group:
         allowed = ", ".join(f"{kind.api_version} {kind.name}" for kind in KINDS.values())
-        yield f"unknown kind of object; allowed are {allowed}"
+        successor = SUCCESSORS.get(str(wire.get("kind"))) if isinstance(wire, dict) else None
+        if successor:
+            yield f"{wire['kind']}: in v1 it is a {successor.name} of {successor.api_version}"
+        else:
+            yield f"unknown kind of object; allowed are {allowed}"
         return
     metadata = wire.get("metadata")
     if not isinstance(metadata, dict) or not NAME.fullmatch(str(metadata.get("name"))):
@@ -301,12 +310,28 @@ def _faults(wire: Any) -> Iterator[str]:
         )
         return
     name = f"{kind.name} {metadata['name']}"
+    if wire["apiVersion"] != kind.api_version:
+        yield f"{name}: apiVersion is {wire['apiVersion']!r}; it must be {kind.api_version}"
+    yield from (f"{name}: {fault}" for fault in _content_faults(kind, wire))
+
+
+def _content_faults(kind: Kind[Any], wire: Wire) -> Iterator[object]:
+    """Yield what the object's CRD does not allow, and what its check at run time does not."""
+    faults = list(schema_faults(kind.name, wire))
     try:
         typed = msgspec.convert(wire, kind.type)
     except msgspec.ValidationError as exc:
-        yield f"{name}: {exc}"
+        yield from faults
+        if not faults:
+            yield exc
         return
+    invalid = []
     if isinstance(typed, NodePool):
-        yield from (f"{name}: {problem}" for problem in problems(typed))
+        invalid = problems(typed)
     if isinstance(typed, NodeOverlay):
-        yield from (f"{name}: {problem}" for problem in overlay_problems(typed))
+        invalid = overlay_problems(typed)
+    for fault in faults:
+        is_said = fault.constraint in {"pattern", "enum", "rule"} and invalid
+        if not (is_said and CHECKED_TWICE.intersection(fault.path)):
+            yield fault
+    yield from invalid

@@ -6,6 +6,7 @@ import copy
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -96,12 +97,16 @@ def test_the_files_of_a_folder_are_read_in_a_fixed_order(tmp_path: Path) -> None
         ("apiVersion: v1\nkind: Secret\nmetadata: {name: x}", "unknown kind of object"),
         ("just: {a: map", "expected"),
         ("- a list", "unknown kind of object"),
-        (POOL.replace("requirements: []", "requirements: 5"), "NodePool web: Expected `array`"),
+        (
+            POOL.replace("requirements: []", "requirements: 5"),
+            "5 is not of type 'array'",
+        ),
         (
             POOL.replace("requirements: []", "requirements: [{key: a b, operator: Exists}]"),
             "is not a qualified name",
         ),
-        (POOL.replace("karpenter.sh/v1", "karpenter.sh/v1beta1"), "unknown kind of object"),
+        (POOL.replace("sh/v1", "sh/v1beta1"), "it must be karpenter.sh/v1"),
+        ("apiVersion: karpenter.sh/v1alpha5\nkind: Provisioner", "in v1 it is a NodePool of"),
         (POOL.replace("metadata: {name: web}", "metadata: web"), "a name is required"),
         (POOL.replace("name: web}\nspec", "name: A_b}\nspec"), "a name is required"),
         (POOL.replace("requirements: []", "expireAfter: 2024-13-45"), "not YAML"),
@@ -118,6 +123,88 @@ def test_an_invalid_manifest_is_named_with_its_file(tmp_path: Path, text: str, w
     assert "bad.yaml" in str(refused.value)
     assert why in str(refused.value)
     assert "good.yaml" not in str(refused.value)
+
+
+MISTAKES = {
+    "limit: {cpu: 10}": "spec.limit: unknown field; did you mean limits?",
+    "disruption: {expireAfter: 720h}": (
+        "spec.disruption.expireAfter: unknown field; in v1 it is spec.template.spec.expireAfter"
+    ),
+    "disruption: {consolidationPolicy: WhenUnderutilized}": "did you mean WhenEmptyOrUnderutilized",
+    "template: {spec: {kubelet: {maxPods: 20}}}": (
+        "spec.template.spec.kubelet: unknown field; in v1 it is spec.kubelet of EC2NodeClass"
+    ),
+    "template: {spec: {nodeClassRef: {apiVersion: karpenter.k8s.aws/v1beta1}}}": (
+        "nodeClassRef.apiVersion: unknown field; in v1 it is group"
+    ),
+    "template: {spec: {nodeClassRef: {group: null}}}": (
+        "nodeClassRef.group: required. API group of the NodeClass: karpenter.k8s.aws."
+    ),
+    "template: {spec: {nodeClassRef: {group: karpenter.k8s.aws/v1}}}": (
+        "nodeClassRef.group: 'karpenter.k8s.aws/v1' does not match"
+    ),
+    "disruption: {budgets: [{nodes: '0', schedule: '0 9 * * *'}]}": (
+        "spec.disruption.budgets: 'schedule' must be set with 'duration'"
+    ),
+    "template: {spec: {requirements: [{key: x, operator: In, value: [a]}]}}": (
+        "requirements[0].value: unknown field; did you mean values?"
+    ),
+    "template: {spec: {requirements: [{key: karpenter.k8s.aws/instance-generation, "
+    "operator: In, values: [g6]}]}}": (
+        "none of ['g6'] exists; the label's values are whole numbers"
+    ),
+}
+"""Fields of Karpenter's earlier APIs and other mistakes of public NodePools, with the message."""
+
+
+def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    both = {k: _merged(base[k], v) for k, v in change.items() if isinstance(v, dict) and k in base}
+    return base | change | both
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES.items(), ids=lambda text: text[:40])
+def test_a_mistake_in_a_node_pool_is_named_with_its_remedy(
+    tmp_path: Path, change: str, message: str
+) -> None:
+    pool = _merged(yaml.safe_load(POOL), {"spec": yaml.safe_load(change)})
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(pool))
+
+    with pytest.raises(ConfigError) as refused:
+        manifests_in(tmp_path)
+
+    assert message in str(refused.value)
+
+
+def test_all_mistakes_of_a_node_pool_are_reported_at_once(tmp_path: Path) -> None:
+    pool = yaml.safe_load(POOL)
+    changes = [change for change in MISTAKES if "requirements" not in change]
+    for change in changes:
+        pool = _merged(pool, {"spec": yaml.safe_load(change)})
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(pool))
+
+    with pytest.raises(ConfigError) as refused:
+        manifests_in(tmp_path)
+
+    message = str(refused.value)
+    for expected in ("limits?", "template.spec.kubelet", "nodeClassRef.apiVersion", "'schedule'"):
+        assert expected in message
+
+
+def test_an_unknown_field_of_an_ec2_node_class_is_named(tmp_path: Path) -> None:
+    (tmp_path / "class.yaml").write_text(f"{CLASS}  instanceProfile: other\n  amiSelector: {{}}\n")
+
+    with pytest.raises(ConfigError) as refused:
+        manifests_in(tmp_path)
+
+    assert "spec.amiSelector: unknown field; in v1 it is amiSelectorTerms" in str(refused.value)
+    assert "must specify exactly one of ['role', 'instanceProfile']" in str(refused.value)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda wire: wire["metadata"]["name"])
+def test_the_samples_are_accepted(tmp_path: Path, sample: dict[str, object]) -> None:
+    (tmp_path / "sample.yaml").write_text(yaml.safe_dump(sample))
+
+    assert manifests_in(tmp_path) == [sample]
 
 
 def test_a_binary_file_is_named(tmp_path: Path) -> None:

@@ -496,14 +496,16 @@ def test_a_folder_of_yaml_replaces_the_default_pool(tmp_path: Path) -> None:
 def test_a_stack_with_only_pools_uses_another_stacks_controller(tmp_path: Path) -> None:
     (tmp_path / "class.yaml").write_text(
         "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: team}\n"
-        "spec: {instanceProfile: '${INSTANCE_PROFILE}'}\n"
+        "spec:\n  instanceProfile: ${INSTANCE_PROFILE}\n"
+        "  amiSelectorTerms: [{alias: al2023@latest}]\n"
+        "  subnetSelectorTerms: [{id: subnet-0123}]\n"
+        "  securityGroupSelectorTerms: [{id: sg-0123}]\n"
     )
 
     made = run(platformStack="organization/joiner/platform", nodePools=str(tmp_path), image="")
 
-    assert made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"] == {
-        "instanceProfile": "ProfileOfPlatform"
-    }
+    spec = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"]
+    assert spec["instanceProfile"] == "ProfileOfPlatform"
     assert not made.of("aws:iam/role:Role")
     assert not made.of("kubernetes:apps/v1:Deployment")
     assert set(made.dynamic) == {"installation", "node-pools-owners"}

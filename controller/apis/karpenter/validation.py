@@ -26,6 +26,15 @@ KNOWN_VALUES: Mapping[str, frozenset[str]] = {
 }
 """Labels with a fixed set of values."""
 
+NUMERIC = frozenset(
+    f"{labels.AWS_GROUP}/instance-{name}"
+    for name in (
+        *("accelerator-count", "cpu", "cpu-sustained-clock-speed-mhz", "ebs-bandwidth"),
+        *("generation", "gpu-count", "gpu-memory", "local-nvme", "memory", "network-bandwidth"),
+    )
+)
+"""Labels whose values are whole numbers."""
+
 _NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)")
@@ -178,7 +187,11 @@ def _amount_problems(field: str, written: Mapping[str, str | int | float]) -> It
 
 def _known_value_fault(key: str, requirement: Requirement) -> str:
     known = KNOWN_VALUES.get(key)
-    if known is None or requirement.operator != "In" or not requirement.values:
+    if requirement.operator != "In" or not requirement.values:
+        return ""
+    if key in NUMERIC and not any(_is_whole_number(value) for value in requirement.values):
+        return f"none of {requirement.values!r} exists; the label's values are whole numbers"
+    if known is None:
         return ""
     usable = known.intersection(requirement.values)
     allowed = ", ".join(sorted(known))
