@@ -4,7 +4,8 @@
   x NotFoundError           404: the object does not exist
   x ConflictError           409: the object changed, or it already exists
   x InvalidError            400, 422: a schema or validation rule refuses the object; do not retry
-  x ForbiddenError          401, 403: RBAC does not allow the request
+  x UnauthorizedError       401: the server does not accept the credentials
+  x ForbiddenError          403: RBAC or an admission controller does not allow the request
   x TooManyRequestsError    429: slow down, or a PodDisruptionBudget forbids the eviction
   x GoneError               410: the watch is too old; list again
   x UnavailableError        5xx and broken connections: retry
@@ -33,6 +34,10 @@ class ConflictError(ApiError):
 
 class InvalidError(ApiError):
     """The schema or a rule refuses the object."""
+
+
+class UnauthorizedError(ApiError):
+    """The server does not accept the credentials; `manager.authentication` reports it."""
 
 
 class ForbiddenError(ApiError):

@@ -16,12 +16,13 @@ from controller.apiserver.errors import (
     InvalidError,
     NotFoundError,
     TooManyRequestsError,
+    UnauthorizedError,
     UnavailableError,
 )
 
 _BY_STATUS: dict[int, type[ApiError]] = {
     400: InvalidError,
-    401: ForbiddenError,
+    401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,

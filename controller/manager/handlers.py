@@ -25,7 +25,11 @@ from controller.kube.access import Access
 from controller.manager.leadership import cancel_and_wait
 
 CREDENTIALS_LAST = timedelta(minutes=5)
-"""How long Kopf uses a token from a file before it requests the token again."""
+"""How long Kopf uses credentials before it signs in again, which reads a token from its file."""
+
+SIGN_IN_APART = 5.0
+"""Seconds between two sign-ins. Kopf signs in again after each response with status 401: without a
+pause it would send a request each time a response arrives."""
 
 MOST_WORKERS = 50
 """Number of objects of a kind that Kopf handles at once; each takes about a millisecond."""
@@ -107,10 +111,15 @@ class _Lifespan:
 def registry(watched: Sequence[Kind[Any]], access: Access, take: Take) -> kopf.OperatorRegistry:
     """Return the handlers: one for each kind, and one for the credentials."""
     handlers = kopf.OperatorRegistry()
+    next_at = 0.0
 
     @kopf.on.login(registry=handlers)
-    def sign_in(**_: Any) -> kopf.ConnectionInfo:
-        return connection(access)
+    async def sign_in(**_: Any) -> kopf.ConnectionInfo:
+        nonlocal next_at
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(next_at - loop.time(), 0.0))
+        next_at = loop.time() + SIGN_IN_APART
+        return await asyncio.to_thread(connection, access)  # it may run a program
 
     for kind in watched:
         _on_event(handlers, kind, take)
@@ -169,15 +178,18 @@ class Connection(kopf.ConnectionInfo):
 
 
 def connection(access: Access) -> Connection:
-    """Return the controller's access as Kopf's connection, with the current token."""
-    expires = datetime.now(UTC) + CREDENTIALS_LAST if access.token_file is not None else None
+    """Return the controller's access as Kopf's connection, with the current token.
+
+    It expires even if the credentials do not: Kopf ends the process if it gets the same connection
+    again after a response with status 401.
+    """
     return Connection(
         access=access,
         server=access.server,
         token=access.token or None,
         default_namespace=access.namespace or None,
         proxy_url=access.proxy or None,
-        expiration=expires,
+        expiration=datetime.now(UTC) + CREDENTIALS_LAST,
     )
 
 

@@ -23,6 +23,7 @@ from controller.apiserver.errors import (
     ConflictError,
     NotFoundError,
     TooManyRequestsError,
+    UnauthorizedError,
     UnavailableError,
 )
 from controller.cloudprovider.errors import (
@@ -298,6 +299,8 @@ def _describe_failure(exc: Exception, failures: int) -> tuple[int, str]:
     """Return the log level of a failure and its consequence for the reconciliation."""
     if _is_conflict(exc, failures):
         return logging.DEBUG, "conflict: the object changed or was deleted; retrying"
+    if isinstance(exc, UnauthorizedError):  # `authentication` reports it for all reconcilers
+        return logging.DEBUG, "the API server does not accept the credentials; retrying"
     if isinstance(exc, (UnavailableError, TooManyRequestsError)):
         return logging.WARNING, "the API server is not available; retrying"
     if isinstance(exc, (NodeClassUnknownError, ThrottledError)):

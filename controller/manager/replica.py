@@ -28,6 +28,7 @@ from controller.kube.access import Access
 from controller.kube.client import Client
 from controller.manager import handlers, memory, probes
 from controller.manager.assembly import Assembly, ReconcilerPorts, RunningCloud
+from controller.manager.authentication import Authentication
 from controller.manager.cloud.metered import MeteredCloud
 from controller.manager.cloud.overlaid import OverlaidCloud
 from controller.manager.configuration import default_constraints
@@ -93,6 +94,7 @@ class Replica:
         self._cluster = Cluster(mirrored_kinds(options), installation=installation)
         self._spreads = DefaultSpreads(default_constraints(options), self._cluster)
         self._metrics = Metrics(version=own_version(), detailed=options.detailed_metrics)
+        self._authentication = Authentication()
         self._api = self._client(options.kube_client_qps, options.kube_client_burst)
         self._watches = Watches(self._api, self._cluster)
 
@@ -126,7 +128,8 @@ class Replica:
             owned.callback(solver.stop)
             owned.callback(judging.stop)
             host = options.bind_address
-            health = probes.health(lambda: self._cluster.awaited)
+            authentication, cluster = self._authentication, self._cluster
+            health = probes.health(lambda: (*authentication.problems, *cluster.awaited))
             await own(probes.serving(health, host, options.health_probe_port))
             market = Market()
             collectors = self._collectors(market)
@@ -146,6 +149,7 @@ class Replica:
             assembly = self._assemble(port, cloud, solve, self._engine(judging))
             self._cluster.subscribe(assembly.notify)
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(authentication.watch())
                 tasks.create_task(memory.keep_below(options.memory_limit))
                 tasks.create_task(memory.collect_seldom(self._watches.until_synced()))
                 tasks.create_task(self._watches.list_custom_resources())
@@ -176,8 +180,12 @@ class Replica:
             qps=qps,
             burst=burst,
             user_agent=agent,
-            observer=self._metrics.record_request,
+            observer=self._observe_response,
         )
+
+    def _observe_response(self, method: str, status: int) -> None:
+        self._metrics.record_request(method, status)
+        self._authentication.observe(status)
 
     def _solve(self, solver: SolverProcess) -> TimedSolve:
         return TimedSolve(

@@ -31,6 +31,11 @@ LEVELS: Mapping[str, int] = {
 # Libraries that log every request at level info.
 QUIET = ("aiohttp.access", "asyncio", "botocore", "boto3", "urllib3", "kopf")
 
+SILENT = "kopf._cogs.clients"
+"""Logs each failed attempt of a request that Kopf repeats as an error. The controller's own
+requests report the state of the API server, and the process ends with the error of a request that
+Kopf gives up."""
+
 STREAMS = ("stdout", "stderr")
 
 SECRET_WORDS = ("token", "secret", "password", "authorization", "credential", "private")
@@ -185,6 +190,7 @@ def configure(
     root.setLevel(LEVELS[level])
     for name in QUIET:
         logging.getLogger(name).setLevel(max(LEVELS[level], logging.WARNING))
+    logging.getLogger(SILENT).setLevel(logging.CRITICAL)
 
 
 def write_sentences() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -46,8 +47,21 @@ MANY = 60
 """Without a limit, Kopf handles about forty of so many objects at once."""
 
 
+@dataclass
+class Refusals:
+    """How many of the next requests for NodePools are refused with 401, and the refusals' times."""
+
+    left: int = 0
+    at: list[float] = field(default_factory=list)
+
+
 @pytest.fixture
-async def server(request: pytest.FixtureRequest) -> AsyncIterator[Access]:
+def refusals() -> Refusals:
+    return Refusals()
+
+
+@pytest.fixture
+async def server(request: pytest.FixtureRequest, refusals: Refusals) -> AsyncIterator[Access]:
     """An API server that has NodePools, one by default, and never reports a change."""
     metadata = [{"name": f"pool-{n}", "uid": str(n)} for n in range(getattr(request, "param", 1))]
     known = [{**POOL, "metadata": {**each, "resourceVersion": "1"}} for each in metadata]
@@ -60,6 +74,10 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Access]:
         return web.json_response({"resources": [RESOURCE]})
 
     async def pools(request: web.Request) -> web.StreamResponse:
+        if refusals.left:
+            refusals.left -= 1
+            refusals.at.append(asyncio.get_running_loop().time())
+            return web.json_response({"kind": "Status", "code": 401}, status=401)
         if "watch" not in request.query:
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": known})
         stream = web.StreamResponse()
@@ -138,6 +156,24 @@ async def test_kopf_starts_the_replica_and_a_signal_stops_it_completely(
     await operating
     assert replica.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
     assert [r for r in caplog.records if r.levelno > logging.INFO] == []
+
+
+async def test_kopf_signs_in_again_with_pauses_while_its_credentials_are_refused(
+    server: Access, refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "SIGN_IN_APART", 0.05)
+    refusals.left = 4
+    replica = FakeReplica()
+    operating = asyncio.create_task(replica.operate(server))
+    changed = asyncio.create_task(replica.has_changed.wait())
+
+    await asyncio.wait([operating, changed], return_when=asyncio.FIRST_COMPLETED)
+
+    assert not operating.done()  # its credentials may be accepted later
+    between = [after - before for before, after in itertools.pairwise(refusals.at)]
+    assert min(between) > 0.04
+    operating.cancel()
+    await asyncio.wait([operating])
 
 
 async def test_a_second_signal_during_shutdown_changes_nothing(

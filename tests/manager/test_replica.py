@@ -28,6 +28,7 @@ pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/karpenter-leader-election"
+ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 POOLS = "/apis/karpenter.sh/v1/nodepools"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
@@ -119,7 +120,6 @@ async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
 @pytest.fixture
 async def kubeconfig(cluster: Cluster, kube: KubeClient, tmp_path: Path) -> Path:
     """The kubeconfig of the controller's service account, as a mount would give it."""
-    accounts = "/api/v1/namespaces/kube-system/serviceaccounts"
     roles = "/apis/rbac.authorization.k8s.io/v1"
     system = f"{roles}/namespaces/kube-system"
     named = {"metadata": {"name": "karpenter"}}
@@ -130,14 +130,13 @@ async def kubeconfig(cluster: Cluster, kube: KubeClient, tmp_path: Path) -> Path
         role = {"apiGroup": group, "kind": kind, "name": "karpenter"}
         return {**named, "roleRef": role, "subjects": [subject]}
 
-    await ensure(kube, accounts, named)
+    await ensure(kube, ACCOUNTS, named)
     options = Options(cluster_name="joiner")
     await ensure(kube, f"{roles}/clusterroles", {**named, "rules": cluster_rules(options)})
     await ensure(kube, f"{roles}/clusterrolebindings", binding("ClusterRole"))
     await ensure(kube, f"{system}/roles", {**named, "rules": namespace_rules(options)})
     await ensure(kube, f"{system}/rolebindings", binding("Role"))
-    granted = await kube.create(f"{accounts}/karpenter/token", {"spec": {}})
-    (tmp_path / "token").write_text(granted["status"]["token"])
+    (tmp_path / "token").write_text(await make_token(kube))
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     for user in config["users"]:
         user["user"] = {"tokenFile": "token"}
@@ -173,6 +172,11 @@ async def ensure(kube: KubeClient, path: str, body: dict[str, Any]) -> None:
         await kube.create(path, body)
 
 
+async def make_token(kube: KubeClient) -> str:
+    granted = await kube.create(f"{ACCOUNTS}/karpenter/token", {"spec": {}})
+    return str(granted["status"]["token"])
+
+
 async def until(true: Callable[[], Any]) -> Any:
     """Poll until there is an answer, and return it."""
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -185,6 +189,26 @@ async def until(true: Callable[[], Any]) -> Any:
 async def holder(kube: KubeClient) -> str:
     spec = (await kube.get(LEASE))["spec"]
     return str(spec.get("holderIdentity", "")).partition("_")[0]
+
+
+async def test_a_replica_whose_service_account_was_created_again_is_not_ready_and_says_why(
+    kube: KubeClient, replica: Callable[[str], Any], tmp_path: Path
+) -> None:
+    async with replica("only") as only:
+        await until(only.leads)
+
+        async def is_not_ready() -> bool:
+            return not await only.is_ready()
+
+        await kube.delete(f"{ACCOUNTS}/karpenter")
+        await ensure(kube, ACCOUNTS, {"metadata": {"name": "karpenter"}})
+        await until(is_not_ready)
+        (tmp_path / "token").write_text(await make_token(kube))
+        await until(only.is_ready)
+
+    errors = [line["message"] for line in only.lines() if line["level"] == "ERROR"]
+    assert len(errors) == 1
+    assert "401 Unauthorized" in errors[0]
 
 
 async def test_the_second_replica_is_ready_and_leads_when_the_first_stops(

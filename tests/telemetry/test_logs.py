@@ -62,6 +62,13 @@ def test_levels_below_the_setting_are_left_out(file: Path) -> None:
     assert [line["message"] for line in lines(file)] == ["oh"]
 
 
+def test_requests_that_kopf_repeats_are_no_errors_but_its_failures_are(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    logging.getLogger("kopf._cogs.clients.watching").error("Request attempt #1/9 failed")
+    logging.getLogger("kopf._core.reactor.orchestration").error("Watcher has failed")
+    assert [line["message"] for line in lines(file)] == ["Watcher has failed"]
+
+
 def test_an_exception_is_logged_with_its_stack(file: Path) -> None:
     logs.configure("info", [str(file)])
     try:
