@@ -2,67 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from controller.scheduling.arrays import ResourceAxis
-from controller.scheduling.catalog.daemons import daemons
+from controller.scheduling.catalog.daemons import Daemon
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.state.nodes import StateNode
-from controller.state.snapshot import Snapshot
 
 Body = Mapping[str, Any]
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+COPIED: Body = {"namespace": "", "labels": {}, "annotations": {}, "ownerReferences": []}
+"""The metadata that a daemon pod has from its controller, with the value if there is none."""
+
 
 def daemon_pods(
-    world: Body, snapshot: Snapshot, nodes: Sequence[StateNode]
+    world: Body, running: Iterable[Daemon], nodes: Sequence[StateNode]
 ) -> Iterator[dict[str, Any]]:
     """Yield, as JSON, the pods that the DaemonSets of a recorded world run on these nodes.
 
-    The nodes of a DaemonSet are determined as in a solve. A new pod is a copy of an existing pod of
+    The nodes of a DaemonSet are determined as in a solve. A new pod is a copy of the newest pod of
     the DaemonSet, or of its template if it has no pod.
     """
-    by_key = {key_of(body): body for body in world.get("daemonSets", [])}
-    latest_pods = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}
+    sets = {key_of(body): body for body in world.get("daemonSets", [])}
+    pods = {key_of(pod): pod for pod in world["pods"]}
     existing = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
-    for daemon in daemons(snapshot):
+    for daemon in running:
         runs = existing.compatible_mask(daemon.alternatives) & existing.tolerated_mask(
             daemon.tolerations
         )
-        body = by_key[daemon.key]
+        name = daemon.key.rpartition("/")[2]
+        body = pods[daemon.newest] if daemon.newest else _from_template(sets[daemon.key])
         for node, is_running in zip(existing.all, runs.tolist(), strict=True):
             if is_running:
-                yield _pod(body, latest_pods.get(daemon.key), node.name)
+                yield {
+                    "metadata": {
+                        **{key: body["metadata"].get(key, empty) for key, empty in COPIED.items()},
+                        "name": f"{name}-{node.name}",
+                    },
+                    "spec": _bound(body["spec"], node.name),
+                    "status": {"phase": "Running"},
+                }
 
 
-def _pod(daemon_set: Body, existing_pod: Body | None, node: str) -> dict[str, Any]:
+def _bound(spec: Body, node: str) -> Body:
+    """Return the spec of a daemon pod on this node; the affinity of a copied pod names another."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    affinity = spec.get("affinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
+    required = {
+        "nodeSelectorTerms": [
+            {**term, "matchFields": [field]}
+            for term in (node_affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+        ]
+    }
+    pinned = {**affinity, "nodeAffinity": {**node_affinity, REQUIRED: required}}
+    return {**spec, "nodeName": node, "affinity": pinned}
+
+
+def _from_template(daemon_set: Body) -> Body:
     metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": metadata["name"]}
     if "uid" in metadata:
         owner["uid"] = metadata["uid"]
-    spec = {**template.get("spec", {})}
-    if existing_pod is not None:
-        # The existing pod's affinity names the node that it runs on, so it is not copied.
-        spec |= {name: value for name, value in existing_pod["spec"].items() if name != "affinity"}
     return {
         "metadata": {
-            "name": f"{metadata['name']}-{node}",
             "namespace": metadata.get("namespace", ""),
             "labels": template.get("metadata", {}).get("labels", {}),
             "ownerReferences": [owner],
         },
-        "spec": {**spec, "nodeName": node},
-        "status": {"phase": "Running"},
+        "spec": template.get("spec", {}),
     }
-
-
-def _owner(pod: Body) -> str:
-    """Return the key of the pod's DaemonSet, or "" if it has none."""
-    metadata = pod["metadata"]
-    for owner in metadata.get("ownerReferences", ()):
-        if owner["kind"] == "DaemonSet":
-            return key_of({"metadata": {**metadata, "name": owner["name"]}})
-    return ""
 
 
 def key_of(body: Body) -> str:

@@ -40,6 +40,7 @@ from controller.offline.reporter import Table
 from controller.offline.solve import deadline, read
 from controller.offline.world import World
 from controller.options import Options
+from controller.scheduling.catalog.daemons import Daemon, daemons
 from controller.scheduling.settings import from_names
 from controller.state.snapshot import Snapshot
 
@@ -122,7 +123,7 @@ def _print(chosen: argparse.Namespace) -> int:
         problem = without_waits(problem)
     course = run_course(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
     if chosen.write_world is not None:
-        _write_world(chosen.write_world, content, course)
+        _write_world(chosen.write_world, content, course, daemons(problem.snapshot))
     if not write_data(chosen.output, course_content(course)):
         write_tables(tables(course, is_wide=chosen.output == "wide"), after=summary(course))
     return 0
@@ -284,11 +285,13 @@ def summary(course: Course) -> str:
     return f"{sentence}; decided in {course.seconds:.3f} s"
 
 
-def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
+def _write_world(
+    path: Path, world: dict[str, Any], course: Course, daemon_sets: Sequence[Daemon]
+) -> None:
     """Write the world after the commands of the course.
 
     Nodes, NodeClaims, pods (DaemonSet pods included) and the remaining capacity of reservations are
-    updated; the rest is unchanged.
+    updated; the rest is unchanged. `daemon_sets` are the DaemonSets before the course.
     """
     snapshot = course.problem.snapshot
     remaining = {node.name: node for node in snapshot.nodes}
@@ -311,7 +314,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
         ],
         "pods": [
             *(_on_current_node(pod, running) for pod in world["pods"] if _is_left(pod, running)),
-            *daemon_pods(world, snapshot, made),
+            *daemon_pods(world, daemon_sets, made),
         ],
     }
     if isinstance(world["instanceTypes"], list):

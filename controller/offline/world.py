@@ -31,7 +31,7 @@ from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import SCALABLES, Find, blueprint_of, replicas, virtual_pods
 from controller.state.nodes import StateNode, is_unregistered
 from controller.state.overlays import conflicting_overlays, fee_of, with_fee, with_overlays
-from controller.state.pods import is_terminal
+from controller.state.pods import is_daemon, is_static, is_terminal
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import Selectors, with_default_spreads
 
@@ -300,7 +300,8 @@ def _is_provisionable(pod: Pod) -> bool:
         and not pod.metadata.is_deleting
         and not pod.spec.scheduling_gates
         and not is_terminal(pod)
-        and not any(owner.kind in {"DaemonSet", "Node"} for owner in pod.metadata.owner_references)
+        and not is_daemon(pod)
+        and not is_static(pod)
     )
 
 

@@ -9,9 +9,14 @@ from controller.apis import labels
 from controller.apis.karpenter import durations
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import OwnerReference
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Requirement
 
 _KIND_AND_VERSION = attrgetter("kind", "api_version")
+
+BUILT_IN_WORKLOADS = frozenset({"", "apps", "batch"})
+"""The API groups of the workloads of Kubernetes itself."""
 
 MIRROR_ANNOTATIONS = ("kubernetes.io/config.source", "kubernetes.io/config.mirror")
 
@@ -49,8 +54,38 @@ def are_alike(pod: Pod, other: Pod) -> bool:
 
 
 def is_daemon(pod: Pod) -> bool:
-    """Whether a DaemonSet owns the pod, so that it exists as long as its node."""
-    return is_owned_by(pod, "apps/v1", "DaemonSet")
+    """Whether the pod exists as long as its node: a DaemonSet owns it, or a controller like it."""
+    return is_owned_by(pod, "apps/v1", "DaemonSet") or custom_daemon_controller(pod) is not None
+
+
+def custom_daemon_controller(pod: Pod) -> OwnerReference | None:
+    """Return the controller that bound the pod to its node as a DaemonSet does; None if none did.
+
+    It is a custom resource, and each term of the pod's required node affinity names the same one
+    node (`matchFields` of `metadata.name`). The workloads of Kubernetes itself are not among them:
+    a ReplicaSet or a Job with such a template keeps all its pods on one node.
+    """
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    if affinity is None or affinity.required is None:
+        return None
+    named = {
+        next((f.values[0] for f in term.match_fields if _names_a_node(f)), "")
+        for term in affinity.required.node_selector_terms
+    }
+    if len(named) != 1 or "" in named:
+        return None
+    return next(
+        (
+            owner
+            for owner in pod.metadata.owner_references
+            if owner.controller and owner.api_version.rpartition("/")[0] not in BUILT_IN_WORKLOADS
+        ),
+        None,
+    )
+
+
+def _names_a_node(field: Requirement) -> bool:
+    return field.key == "metadata.name" and field.operator == "In" and len(field.values) == 1
 
 
 def is_static(pod: Pod) -> bool:

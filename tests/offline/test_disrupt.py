@@ -10,6 +10,7 @@ import pytest
 
 from bench.parity.worlds import HOSTNAME, offering, pod
 from controller.__main__ import main
+from controller.offline.daemonpods import REQUIRED
 from tests.disruption.clusters import conditions
 from tests.disruption.test_consolidation import ZONE, pods, pool, world
 
@@ -147,6 +148,45 @@ def test_daemons_run_on_new_nodes_in_the_written_world(
         assert each["spec"]["containers"] == running["spec"]["containers"]
         assert each["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet"
     assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
+
+
+def test_daemon_pods_of_custom_controllers_run_on_new_nodes_in_the_written_world(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, after = tmp_path / "world.json", tmp_path / "after.json"
+    cluster = world(("big", "large", pods("web", 7)))
+    running = agent_on("big")
+    cluster["pods"].append(running)
+    path.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(path), "--ignore-eviction-cost", "--write-world", str(after))
+
+    made = {new["name"] for command in answer["commands"] for new in command["newNodes"]}
+    written = [each for each in json.loads(after.read_text())["pods"] if _is_agent(each)]
+    assert made
+    assert {each["metadata"]["name"] for each in written} == {f"agent-{name}" for name in made}
+    for each in written:
+        assert each["spec"] == agent_on(each["spec"]["nodeName"])["spec"]
+    assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
+
+
+def agent_on(node: str) -> dict[str, Any]:
+    """Return a pod that a custom controller bound to a node."""
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+    made = pod(
+        f"agent-{node}",
+        cpu=100,
+        memory=128,
+        labels={"app": "agent"},
+        node=node,
+        affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}},
+    )
+    owner = {"apiVersion": "apps.kruise.io/v1beta1", "kind": "DaemonSet", "name": "agent"}
+    made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return made
+
+
+def _is_agent(each: dict[str, Any]) -> bool:
+    return bool(each["metadata"].get("ownerReferences"))
 
 
 def test_nodes_of_a_static_pool_are_priced_and_replaced_one_for_one(

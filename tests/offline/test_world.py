@@ -84,10 +84,13 @@ def test_a_node_that_is_seen_before_its_nodeclaim_has_the_provider_id_counts_onc
     assert found == {"joined", "orphan", "launching", "planned"}
 
 
+OF_DAEMONSET = {"apiVersion": "apps/v1", "kind": "DaemonSet"}
+
+
 def test_unbound_pods_are_pending_unless_finished_or_of_daemonsets() -> None:
     bound = {"metadata": {"name": "bound"}, "spec": {"nodeName": "n"}}
     done = {"metadata": {"name": "done"}, "spec": {}, "status": {"phase": "Failed"}}
-    daemon = {"metadata": {"name": "d", "ownerReferences": [{"kind": "DaemonSet"}]}, "spec": {}}
+    daemon = {"metadata": {"name": "d", "ownerReferences": [OF_DAEMONSET]}, "spec": {}}
 
     world = load({"pods": [POD, bound, done, daemon], "instanceTypes": []})
 

@@ -351,7 +351,11 @@ class Disruption:
             if tolerates(template, node["spec"]["taints"]) and node_selected(
                 template, labels, name
             ):
-                owner = {"kind": "DaemonSet", "name": daemon["metadata"]["name"]}
+                owner = {
+                    "apiVersion": "apps/v1",
+                    "kind": "DaemonSet",
+                    "name": daemon["metadata"]["name"],
+                }
                 yield {
                     "metadata": {
                         "name": f"{daemon['metadata']['name']}-{name}",

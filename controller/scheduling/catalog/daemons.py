@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from controller.apis.kubernetes.pods import Pod, PodSpec, Quantities
+import msgspec
+
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    Pod,
+    PodSpec,
+    Quantities,
+)
 from controller.apis.kubernetes.taints import Toleration
 from controller.apis.kubernetes.workloads import LimitRange
-from controller.constraints import hostports, resources
+from controller.constraints import hostports, requirements, resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import ValueSet
 from controller.constraints.resources import Resources
-from controller.constraints.taints import TOLERATE_PREFERENCES
+from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated_taint
 from controller.scheduling.pods.nodeaffinity import required_alternatives
+from controller.state.pods import custom_daemon_controller
 from controller.state.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """One DaemonSet: the nodes that its pods run on, and the requests of one pod."""
+    """One DaemonSet: the nodes that its pods run on, and the requests of one pod.
+
+    A custom controller that binds pods as a DaemonSet does is one, too. `newest` is the key of the
+    newest pod, empty if there is none.
+    """
 
     key: str
     alternatives: tuple[dict[str, ValueSet], ...]
     tolerations: tuple[Toleration, ...]
     requests: Resources
     ports: tuple[HostPort, ...]
+    newest: str = field(default="", compare=False)
 
     def with_requests_up_to(self, most: Resources) -> Daemon:
         """Return the DaemonSet without its requests above these amounts.
@@ -38,7 +54,7 @@ class Daemon:
 
 
 def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
-    """Return each DaemonSet as a `Daemon`, ordered by namespace and name.
+    """Return each DaemonSet as a `Daemon`, ordered by namespace and name, then those like it.
 
     The requests are those of its newest pod, because admission may have changed them. Without a
     pod they are those of its template, with the defaults of LimitRanges. A DaemonSet with resource
@@ -51,25 +67,79 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
         template = daemon_set.spec.template.spec
         if template.resource_claims and not snapshot.device_classes:
             continue  # without DeviceClasses it runs nowhere
-        pod = newest.get(daemon_set.metadata.uid or daemon_set.metadata.key)
-        spec = template if pod is None else pod.spec
-        if pod is None:
-            spec = with_defaults(spec, daemon_set.metadata.namespace, snapshot.limit_ranges)
-            pod = Pod(metadata=daemon_set.metadata, spec=spec)
-        try:
-            requests = resources.pod_requests(pod)
-        except ValueError:
-            continue
-        result.append(
-            Daemon(
-                key=daemon_set.metadata.key,
-                alternatives=required_alternatives(template),
-                tolerations=(*template.tolerations, *spec.tolerations, TOLERATE_PREFERENCES),
-                requests=requests,
-                ports=hostports.host_ports(spec),
-            )
-        )
-    return tuple(result)
+        metadata = daemon_set.metadata
+        pod = newest.get(metadata.uid, newest.get(metadata.key))
+        shown = pod
+        if shown is None:
+            spec = with_defaults(template, metadata.namespace, snapshot.limit_ranges)
+            shown = Pod(metadata=metadata, spec=spec)
+        result.append(_daemon(metadata.key, template, shown, is_running=pod is not None))
+    return tuple(filter(None, (*result, *_custom_daemons(snapshot))))
+
+
+def _daemon(key: str, template: PodSpec, pod: Pod, *, is_running: bool = True) -> Daemon | None:
+    """Return a DaemonSet of which this is a pod; None if the API server refuses the pod."""
+    try:
+        requests = resources.pod_requests(pod)
+    except ValueError:
+        return None
+    return Daemon(
+        key=key,
+        alternatives=required_alternatives(template),
+        tolerations=(*template.tolerations, *pod.spec.tolerations, TOLERATE_PREFERENCES),
+        requests=requests,
+        ports=hostports.host_ports(pod.spec),
+        newest=pod.key if is_running else "",
+    )
+
+
+def _custom_daemons(snapshot: Snapshot) -> Iterator[Daemon | None]:
+    """Yield the workloads of custom controllers that run a pod on every node, by their pods.
+
+    A controller may also bind a pod to a few nodes only, for example to maintain them. So a
+    workload counts if its pods run on at least half of the nodes that its newest pod selects and
+    tolerates; just after nodes joined, they lack their pods.
+    """
+    pods_of: dict[str, list[Pod]] = {}
+    for pod in snapshot.pods:
+        controller = custom_daemon_controller(pod)
+        if controller is not None and pod.spec.node_name and not pod.metadata.is_deleting:
+            pods_of.setdefault(f"{pod.metadata.namespace}/{controller.name}", []).append(pod)
+    for key, pods in sorted(pods_of.items()):
+        newest = max(pods, key=_age)
+        daemon = _daemon(key, _without_node_name(newest.spec), newest)
+        if daemon is not None and len(pods) * 2 >= sum(
+            _selects(daemon, node.node)
+            for node in snapshot.nodes
+            if node.node is not None and not node.deleting
+        ):
+            yield daemon
+
+
+def _selects(daemon: Daemon, node: Node) -> bool:
+    return untolerated_taint(node.spec.taints, daemon.tolerations) is None and any(
+        requirements.met_by_labels(alternative, node.metadata.labels)
+        for alternative in daemon.alternatives
+    )
+
+
+def _without_node_name(spec: PodSpec) -> PodSpec:
+    """Return the spec of a daemon pod as its template has it: for any node."""
+    affinity = spec.affinity or Affinity()
+    nodes = affinity.node_affinity or NodeAffinity()
+    terms = [
+        msgspec.structs.replace(term, match_fields=[])
+        for term in (nodes.required or NodeSelector()).node_selector_terms
+    ]
+    required = (
+        NodeSelector(node_selector_terms=terms)
+        if all(term.match_expressions for term in terms)
+        else None
+    )
+    own = msgspec.structs.replace(nodes, required=required)
+    return msgspec.structs.replace(
+        spec, affinity=msgspec.structs.replace(affinity, node_affinity=own)
+    )
 
 
 def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRange]) -> PodSpec:

@@ -22,7 +22,7 @@ from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, ResourceAxis, Vector
 from controller.scheduling.catalog.daemons import Daemon
 from controller.state.nodes import StateNode, lifecycle_event
-from controller.state.pods import is_terminal
+from controller.state.pods import is_daemon, is_terminal
 from controller.state.usage import allocatable
 
 
@@ -172,7 +172,7 @@ class ExistingNodes:
             requests, ports = read[key]
             used[index].append(requests)
             self.ports[index].extend(ports)
-            if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
+            if is_daemon(pod):
                 daemon_used[index].append(requests)
         count = range(len(self.all))
         return (
