@@ -49,6 +49,7 @@ from testbed.progress import SILENCE, Progress
 MODULE = Path(__file__).parent
 CHECKOUT = MODULE.parents[1]
 KARPENTER = "sigs.k8s.io/karpenter"
+PROVIDER = "github.com/aws/karpenter-provider-aws"
 
 
 class EngineFailedError(RuntimeError):
@@ -73,7 +74,8 @@ def toolset() -> binaries.Toolset:
 
     `parity` is our program that calls Karpenter's engine.
     """
-    return _ours("karpenter", MODULE, {"parity": ".", "kwok": f"{KARPENTER}/kwok"})
+    programs = {"parity": ".", "kwok": f"{KARPENTER}/kwok"}
+    return _ours("karpenter", KARPENTER, MODULE, programs)
 
 
 @cache
@@ -82,15 +84,15 @@ def hash_toolset() -> binaries.Toolset:
 
     It is not in `toolset`, because it depends on the Go types of Karpenter's AWS provider.
     """
-    return _ours("karpenter-hashes", MODULE / "hashes", {"hashes": "./hashes"})
+    return _ours("karpenter-hashes", PROVIDER, MODULE / "hashes", {"hashes": "./hashes"})
 
 
-def _ours(name: str, sources: Path, packages: Mapping[str, str]) -> binaries.Toolset:
-    """Return a toolset whose version is Karpenter's version and a hash of our sources."""
+def _ours(name: str, module: str, sources: Path, packages: Mapping[str, str]) -> binaries.Toolset:
+    """Return a toolset whose version is that of a Go module and a hash of our sources."""
     text = b"".join(path.read_bytes() for path in sorted(sources.glob("*.go")))
     own = hashlib.sha256(text).hexdigest()[:8]
     return binaries.Toolset(
-        name=f"{name}-{binaries.pinned_version(MODULE, KARPENTER)}-{own}",
+        name=f"{name}-{binaries.pinned_version(MODULE, module)}-{own}",
         module=MODULE,
         packages=packages,
         releases=[],

@@ -1,6 +1,6 @@
 module joiner.dev/bench/parity
 
-go 1.26.10
+go 1.26.11
 
 tool sigs.k8s.io/karpenter/kwok
 
@@ -8,7 +8,7 @@ tool sigs.k8s.io/karpenter/kwok
 replace sigs.k8s.io/karpenter => sigs.k8s.io/karpenter v1.15.0
 
 require (
-	github.com/aws/karpenter-provider-aws v1.15.1
+	github.com/aws/karpenter-provider-aws v1.15.2
 	github.com/awslabs/operatorpkg v0.0.0-20261002163259-5e8ed3699dea
 	k8s.io/api v0.37.0
 	k8s.io/apimachinery v0.37.0

@@ -1,9 +1,9 @@
 module joiner.dev/bench/upstream/provider
 
-go 1.26.10
+go 1.26.11
 
 require (
-	github.com/aws/karpenter-provider-aws v1.15.1
+	github.com/aws/karpenter-provider-aws v1.15.2
 	github.com/onsi/ginkgo/v2 v2.33.0
 	github.com/onsi/gomega v1.44.0
 )
