@@ -23,6 +23,9 @@ INITIALIZED = "karpenter.sh/initialized"
 DO_NOT_SYNC_TAINTS = "karpenter.sh/do-not-sync-taints"
 EC2NODECLASS = "karpenter.k8s.aws/ec2nodeclass"
 
+LIFECYCLE = {REGISTERED: "true", INITIALIZED: "true"}
+"""The labels that Joiner sets on every node while it starts. No NodeClaim has them."""
+
 ON_DEMAND = "on-demand"
 SPOT = "spot"
 RESERVED = "reserved"

@@ -124,6 +124,8 @@ def _pool_cause(
     `number` is the index of the NodePool in the catalog.
     """
     pool = catalog.pools[number]
+    if pool.contradiction:
+        return (Miss.LABEL,), pool.contradiction
     taint = taints.untolerated_taint(pool.taints, constraints.tolerations)
     inside = catalog.pool_of == number
     rows = np.unique(catalog.row_of[inside])

@@ -476,6 +476,23 @@ async def test_an_invalid_pool_names_the_requirement(world: World, readiness: Re
     assert labels.CAPACITY_TYPE in condition.message
 
 
+async def test_a_pool_that_contradicts_itself_is_not_ready(
+    world: World, readiness: Readiness
+) -> None:
+    red = Requirement(key="team", operator="In", values=["red"])
+    blue = Requirement(key="team", operator="NotIn", values=["red", "green"])
+    world.seed(make_nodeclass(), fresh_pool(red, blue))
+
+    await readiness.reconcile("default")
+
+    found = stored_pool(world).status.conditions
+    condition = conditions.find(found, "ValidationSucceeded")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "NodePoolValidationFailed")
+    assert "team NotIn [red, green] contradicts requirement team In [red]" in condition.message
+    assert not conditions.is_true(found, "Ready")
+
+
 async def test_a_pool_whose_requirement_matches_no_instance_type_is_not_ready(
     world: World, readiness: Readiness
 ) -> None:

@@ -34,6 +34,7 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.ownership import has_unsupported_class
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
+from controller.constraints.nodepools import contradiction
 from controller.constraints.requirements import read
 from controller.disruption.budgets import budget_faults
 from controller.options import GATE_DISABLED, gate_disabled
@@ -181,8 +182,8 @@ class Readiness(PortUser):
         return before.problem
 
     def _validation(self, pool: NodePool, mismatch: str) -> _Outcome:
-        if problems := validation.problems(pool):
-            return "False", "NodePoolValidationFailed", "; ".join(problems)
+        if problems := "; ".join(validation.problems(pool)) or contradiction(pool):
+            return "False", "NodePoolValidationFailed", problems
         if pool.spec.replicas is not None and not self.static_capacity:
             return "False", GATE_DISABLED, gate_disabled("spec.replicas", "StaticCapacity")
         if not self.reserved_capacity and _needs_reserved(pool):

@@ -19,6 +19,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.taints import Requirement, Taint
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints import requirements, resources
+from controller.constraints.nodepools import contradiction, own_labels
 from controller.constraints.requirements import Requirements, ValueSet, one_of
 from controller.constraints.resources import Resources
 from controller.constraints.taints import untolerated_taint
@@ -31,13 +32,15 @@ from controller.state.snapshot import Snapshot
 class PoolTemplate:
     """A NodePool as the scheduler reads it.
 
-    `requirements` include its labels and its name; `terms` are its requirements as written.
-    `minimums` are its `minValues`, by label.
+    `requirements` are those of its nodes: they include its labels, its name, and the labels that
+    Joiner sets while a node starts. If it contradicts itself (`contradiction` says how), it has no
+    nodes. `terms` are its requirements as written. `minimums` are its `minValues`, by label.
     """
 
     name: str
     weight: int
     requirements: Requirements
+    contradiction: str
     minimums: Mapping[str, int]
     taints: tuple[Taint, ...]
     labels: Mapping[str, str]
@@ -120,18 +123,19 @@ def template(pool: NodePool) -> PoolTemplate:
 
     """
     spec = pool.spec.template.spec
-    own_labels = {**(pool.spec.template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}
-    reference = spec.node_class_ref
-    own_labels[f"{reference.group}/{reference.kind.lower()}"] = reference.name
+    labels_of_pool = own_labels(pool)
     return PoolTemplate(
         name=pool.metadata.name,
         weight=pool.spec.weight,
         requirements=requirements.conjunction(
-            requirements.read(spec.requirements), requirements.of_labels(own_labels)
+            requirements.read(spec.requirements),
+            requirements.of_labels(labels_of_pool),
+            requirements.of_labels(labels.LIFECYCLE),
         ),
+        contradiction=contradiction(pool),
         minimums=requirements.minimum_values(spec.requirements),
         taints=tuple(spec.taints or ()),
-        labels=own_labels,
+        labels=labels_of_pool,
         limits=resources.parse_resources(pool.spec.limits),
         terms=tuple(spec.requirements),
     )
@@ -303,7 +307,7 @@ class _PoolBlock:
     @classmethod
     def build(cls, pool: PoolTemplate, table: _TypeTable) -> _PoolBlock:
         """Return the offerings of a table that meet a NodePool's requirements."""
-        possible_columns = np.ones(len(table.price), dtype=np.bool_)
+        possible_columns = np.full(len(table.price), not pool.contradiction)
         sets: dict[str, list[ValueSet | None]] = {}
         codes: dict[str, Indices] = {}
         keys = sorted({*pool.requirements, *table.type_codes, *table.offering_codes})
