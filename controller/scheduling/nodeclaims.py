@@ -28,6 +28,12 @@ from controller.scheduling.packing.plannednodes import PlannedNode
 from controller.scheduling.results import NewNode
 from controller.scheduling.settings import BEST_EFFORT, Settings
 
+UNSTATED = frozenset({labels.HOSTNAME, *labels.LIFECYCLE})
+"""Labels that neither the labels nor the requirements of a NodeClaim state."""
+
+NOT_CHOSEN = labels.WELL_KNOWN | UNSTATED
+"""Labels that a NodeClaim does not get from the needs of its pods."""
+
 ROUNDING = 1e-12
 """Tolerance for products of prices, in $/h, so that a type at exactly the price limit is listed."""
 
@@ -341,7 +347,7 @@ def _requirements(terms: ClaimTerms, relaxed: bool) -> tuple[Requirement, ...]:
     named = {
         key: values
         for key, values in terms.needs.items()
-        if key not in {labels.INSTANCE_TYPE, labels.HOSTNAME}
+        if key != labels.INSTANCE_TYPE and key not in UNSTATED
     }
     return requirements.as_terms(named, {} if relaxed else terms.pool.minimums)
 
@@ -350,7 +356,7 @@ def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str
     """Return a NodeClaim's labels: those of its NodePool (`own`), and custom labels of `needs`."""
     chosen = dict(own)
     for key, allowed in needs.items():
-        if key not in labels.WELL_KNOWN and key != labels.HOSTNAME and key not in chosen:
+        if key not in NOT_CHOSEN and key not in chosen:
             value = requirements.any_value(allowed)
             if value is not None:
                 chosen[key] = value

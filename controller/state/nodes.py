@@ -73,11 +73,16 @@ class StateNode:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels that scheduling uses: the NodeClaim's until registration, then the Node's."""
-        if self.node is not None and (self.claim is None or self.registered):
+        """The labels that scheduling uses: the NodeClaim's until registration, then the Node's.
+
+        Until a node is initialized, the labels that Joiner will set by then are added.
+        """
+        if self.initialized:
+            assert self.node is not None
             return self.node.metadata.labels
         assert self.claim is not None
-        return self.claim.metadata.labels
+        own = self.node if self.node is not None and self.registered else self.claim
+        return {**own.metadata.labels, **labels.LIFECYCLE}
 
     @property
     def node_pool(self) -> str:

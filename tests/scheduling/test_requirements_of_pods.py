@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
+from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Requirement
+from controller.state.nodes import StateNode
 from tests.builders import (
+    make_daemonset,
+    make_node,
+    make_nodeclaim,
     make_nodepool,
     make_offering,
     make_pod,
@@ -135,6 +140,49 @@ def test_a_label_of_the_pool_satisfies_the_pod() -> None:
     pod = make_pod(node_selector={"team": "red"})
 
     expect_nodes(schedule_on(make_nodepool(labels={"team": "red"}), [pod]), 1)
+
+
+@pytest.mark.parametrize("key", labels.LIFECYCLE)
+def test_pods_may_select_the_labels_that_joiner_sets_while_a_node_starts(key: str) -> None:
+    pod = make_pod(node_selector={key: "true"})
+
+    results = schedule_on(make_nodepool(), [pod])
+
+    expect_nodes(results, 1)
+    # Registration and initialization set the label, not the launch.
+    assert key not in results.new_nodes[0].labels
+    assert key not in {term.key for term in results.new_nodes[0].requirements}
+
+
+@pytest.mark.parametrize("key", labels.LIFECYCLE)
+@pytest.mark.parametrize("node", [None, make_node("a")], ids=["in flight", "joined"])
+def test_a_node_that_starts_takes_pods_that_select_its_later_labels(
+    key: str, node: Node | None
+) -> None:
+    pod = make_pod(node_selector={key: "true"})
+    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
+    starting = StateNode(claim=make_nodeclaim("a", status=status), node=node)
+
+    results = schedule_on(make_snapshot(make_nodepool(), nodes=[starting]), [pod])
+
+    assert results.existing_nodes == {"a": (pod.key,)}
+
+
+@pytest.mark.parametrize("key", labels.LIFECYCLE)
+def test_daemonsets_that_select_the_labels_of_started_nodes_use_capacity(key: str) -> None:
+    agents = make_daemonset(cpu="1", node_selector={key: "true"})
+    snapshot = make_snapshot(make_nodepool(), types=make_types(4), daemon_sets=(agents,))
+
+    expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
+
+
+def test_a_pool_that_contradicts_itself_launches_nothing_and_says_why() -> None:
+    pod = make_pod()
+    pool = make_nodepool(labels={"team": "red"}, requirements=[needs("team", "In", "blue")])
+
+    results = schedule_on(pool, [pod])
+
+    expect_unschedulable(results, pod, "team In [blue]", "label team=red")
 
 
 def test_pods_choose_the_value_of_a_label_that_the_pool_requires_to_exist() -> None:
