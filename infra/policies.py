@@ -325,9 +325,9 @@ def instance_profiles(place: Place, *, installation: str) -> Document:
         labels.REGION: place.region,
     }
     return document(
-        allow(
-            "SeeProfiles", ["iam:ListInstanceProfiles", "iam:GetInstanceProfile"], [f"{every}/*"]
-        ),
+        # Lists of profiles cannot be limited to some of them.
+        allow("ListProfiles", ["iam:ListInstanceProfiles"], ["*"]),
+        allow("SeeProfiles", ["iam:GetInstanceProfile"], [f"{every}/*"]),
         allow(
             "MakeOwnProfiles",
             ["iam:CreateInstanceProfile", "iam:TagInstanceProfile"],
@@ -386,7 +386,15 @@ def interruption(queue_arn: str, key_arn: str = "") -> Document:
 def zonal_shift(place: Place) -> Document:
     """Return the permission to read which zones an ARC zonal shift moves traffic away from."""
     arn = f"arn:{place.partition}:eks:{place.region}:{place.account}:cluster/{place.cluster_name}"
-    return document(allow("SeeZonalShifts", ["arc-zonal-shift:GetManagedResource"], [arn]))
+    # IAM knows only load balancers as resources of ARC; other resources are named by a condition.
+    return document(
+        allow(
+            "SeeZonalShifts",
+            ["arc-zonal-shift:GetManagedResource"],
+            ["*"],
+            StringEquals={"arc-zonal-shift:ResourceIdentifier": arn},
+        )
+    )
 
 
 def resource_discovery(place: Place) -> Document:

@@ -18,7 +18,7 @@ from testbed.processes import binaries
 from tests.infra.test_program import STACK, Made, run, standard
 
 CHARTS = CHECKOUT / "charts"
-ROLE = "arn:aws:x:us-west-2:123456789012:KarpenterControllerRole-joiner"
+ROLE = "arn:aws:iam::123456789012:role/KarpenterControllerRole-joiner"
 GIVEN = {
     "clusterName": "joiner",
     "region": "us-west-2",

@@ -187,10 +187,6 @@ def test_custom_ssm_parameters_may_be_read_if_listed(said: str, readable: str, h
         ("eks:DescribeCluster", "arn:aws:eks:us-west-2:123456789012:cluster/joiner"),
         ("sqs:ReceiveMessage", QUEUE),
         ("sqs:DeleteMessage", QUEUE),
-        (
-            "arc-zonal-shift:GetManagedResource",
-            "arn:aws:eks:us-west-2:123456789012:cluster/joiner",
-        ),
     ],
 )
 def test_the_controllers_read_permissions(action: str, resource: str) -> None:
@@ -211,6 +207,14 @@ def test_the_controllers_read_permissions(action: str, resource: str) -> None:
 )
 def test_permissions_that_the_controller_never_has(action: str, resource: str) -> None:
     assert not may(action, resource)
+
+
+@pytest.mark.parametrize(("cluster", "allowed"), [("joiner", True), ("other", False)])
+def test_zonal_shifts_may_be_read_of_the_cluster_alone(cluster: str, allowed: bool) -> None:
+    arn = f"arn:aws:eks:us-west-2:123456789012:cluster/{cluster}"
+    asked = {"arc-zonal-shift:ResourceIdentifier": [arn]}
+
+    assert may("arc-zonal-shift:GetManagedResource", "*", asked) is allowed
 
 
 def test_read_permissions_are_limited_to_the_region() -> None:

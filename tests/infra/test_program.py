@@ -93,6 +93,12 @@ class Made:
         return inputs
 
 
+ARNS = {
+    "aws:iam/role:Role": f"arn:aws:iam::{ACCOUNT}:role/{{}}",
+    "aws:sqs/queue:Queue": f"arn:aws:sqs:us-west-2:{ACCOUNT}:{{}}",
+}
+"""The ARNs that policies name, by type; others look like none of AWS."""
+
 STATE_READS = {
     "pulumi:pulumi:readStackOutputs": "name",
     "pulumi:pulumi:readStackResourceOutputs": "stackName",
@@ -115,7 +121,7 @@ class Region(pulumi_mocks.Mocks):
         if args.resource_id:
             self.made.imported[args.typ, args.name] = args.resource_id
         name = args.inputs.get("name", args.name)
-        arn = f"arn:aws:x:us-west-2:{ACCOUNT}:{name}"
+        arn = ARNS.get(args.typ, f"arn:aws:x:us-west-2:{ACCOUNT}:{{}}").format(name)
         extra: dict[str, Any] = {"arn": arn, "url": f"https://sqs/{name}", "name": name}
         if args.typ == "aws:ec2/vpc:Vpc":
             extra["ipv6CidrBlock"] = "2600:1f13::/56"

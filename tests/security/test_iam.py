@@ -34,6 +34,7 @@ from controller.aws.session import Session
 from controller.cloudprovider.errors import NodeClaimNotFoundError
 from controller.options import Options
 from infra import policies
+from testbed.cloud.iam import reference
 from testbed.cloud.protocol.filters import like
 from tests.aws.builders import (
     CLUSTER,
@@ -71,15 +72,6 @@ ROLES = ("controller", "trusted")
 SERVICES = ("arc-zonal-shift", "ec2", "eks", "iam", "pricing", "sqs", "ssm")
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
 
-BY_EC2_ALONE = {
-    "ec2:CreateFleet": [
-        "image", "snapshot", "security-group", "subnet", "capacity-reservation",
-        "placement-group", "instance", "volume", "network-interface", "spot-instances-request",
-    ],
-}  # fmt: skip
-"""What only EC2 itself asks for: its service authorization reference has CreateFleet authorized
-for all that a fleet uses and makes; the test cloud asks for that under RunInstances alone."""
-
 
 @dataclass(frozen=True)
 class Grant:
@@ -88,11 +80,6 @@ class Grant:
     statement: str
     action: str
     resource: str
-
-    @property
-    def kind(self) -> str:
-        """The kind of EC2 resource."""
-        return self.resource.rpartition(":")[2].partition("/")[0]
 
     def is_used(self, rights: Mapping[str, list[str]]) -> bool:
         return any(like(used, self.resource) for used in rights.get(self.action, ()))
@@ -104,7 +91,10 @@ GRANTS = [
     for statement in document["Statement"]
     for action in statement["Action"]
     for resource in statement["Resource"]
+    if any(kind.contains(resource) for kind in reference.resource_types(action))
 ]
+"""What the statements allow. An action is not allowed on types of resources that it does not have:
+a statement for RunInstances and CreateFleet names those of both."""
 
 
 @contextmanager
@@ -307,18 +297,9 @@ def test_every_granted_permission_is_used(rights: Mapping[str, list[str]]) -> No
     unused = [
         f"{grant.action} on {grant.resource} ({grant.statement})"
         for grant in GRANTS
-        if not grant.is_used(rights) and grant.kind not in BY_EC2_ALONE.get(grant.action, ())
+        if not grant.is_used(rights)
     ]
     assert unused == []
-
-
-def test_permissions_that_only_ec2_checks_are_granted_and_not_recorded(
-    rights: Mapping[str, list[str]],
-) -> None:
-    for action, kinds in BY_EC2_ALONE.items():
-        granted = {grant.kind: grant for grant in GRANTS if grant.action == action}
-        assert granted.keys() >= set(kinds)
-        assert [kind for kind in kinds if granted[kind].is_used(rights)] == []
 
 
 def test_every_call_that_the_code_can_make_was_made(worked: Region) -> None:

@@ -2,22 +2,25 @@
 
 The testbed's admin may make every call. A role session may do what the role's inline and
 attached policies allow at that moment, limited by its permissions boundary. The policy of an SQS
-queue may allow or deny a call on the queue as well. For the calls in
-`ASKED_BY` and the services in `RESOURCES`, resources are named as in AWS's service authorization
-reference. Every other call is checked against the resource `*`.
+queue may allow or deny a call on the queue as well.
+
+AWS's service authorization reference says which resource types an action has, and which condition
+keys IAM knows for each. This module finds the resources of these types in a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.cloud.ec2 import launchtemplates
 from testbed.cloud.ec2.kinds import kind_of
-from testbed.cloud.ec2.launchtemplates import tags_for
-from testbed.cloud.iam import policies
+from testbed.cloud.ec2.launchtemplates import LaunchTemplate, tags_for
+from testbed.cloud.iam import policies, reference
 from testbed.cloud.iam.identity import Caller
+from testbed.cloud.iam.reference import ResourceType
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.wire import Call
@@ -148,18 +151,82 @@ def _deny(world: World, session: Session, call: Call, question: Question, reason
     raise AwsError(code, message, status=403 if call.service in ("iam", "sts", "sqs") else 400)
 
 
-# ---------------------------------------------------------------- EC2
+# ---------------------------------------------------------------- what a call asks for
 
 
 def questions(world: World, call: Call) -> Iterator[Question]:
     """Yield every permission that a call needs."""
-    own = ASKED_BY.get((call.service, call.operation))
-    if own is not None:
-        yield from own(world, call)
+    if call.service == "ec2":
+        yield from _ec2(world, call)
         return
-    action = f"{PREFIXES.get(call.service, call.service)}:{call.operation}"
-    resource = RESOURCES.get(call.service, _any_resource)(world, call)
-    yield Question(ALIASES.get(action, action), resource)
+    prefix = PREFIXES.get(call.service, call.service)
+    action = f"{prefix}:{call.operation}"
+    given = _tags(call)
+    context = request_tags(given) | _parameters_as_keys(prefix, call)
+    yield from _asked(world, ALIASES.get(action, action), call, context)
+    if call.service == "iam" and call.operation.startswith("Create") and given:
+        tagging = f"iam:Tag{call.operation.removeprefix('Create')}"
+        yield from _asked(world, tagging, call, context)
+    if call.operation == "AddRoleToInstanceProfile":
+        yield pass_role(_role_arn(call), "ec2.amazonaws.com")
+
+
+def _asked(
+    world: World, action: str, call: Call, context: Mapping[str, Sequence[str]]
+) -> Iterator[Question]:
+    """Yield the questions of an action: one for each resource that the call names.
+
+    If it names none, the resource is `*`, or every resource of the only type that is required.
+    """
+    types = reference.resource_types(action)
+    named = [
+        _question(action, kind, arn, context | resource_tags(held, prefix=call.service))
+        for kind in types
+        for arn, held in RESOURCES.get((call.service, kind.name), _unnamed)(world, call)
+    ]
+    if named:
+        yield from named
+        return
+    required = [kind for kind in types if kind.required]
+    only = required[0] if len(required) == 1 else types[0]
+    arn = _pattern(world, only, call) if len(required) == 1 else "*"
+    yield _question(action, only, arn, context)
+
+
+def _question(
+    action: str, kind: ResourceType, arn: str, context: Mapping[str, Sequence[str]]
+) -> Question:
+    """Return a question with the keys of its context that IAM knows for the resource type."""
+    return Question(
+        action, arn, {key: values for key, values in context.items() if kind.has_key(key)}
+    )
+
+
+def _pattern(world: World, kind: ResourceType, call: Call) -> str:
+    """Return the ARN of a type with the call's parameters in it, and `*` for what it lacks."""
+    known = {"Partition": "aws", "Region": world.region, "Account": backends.ACCOUNT}
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        return known.get(name) or str(call.get(f"{name[0].lower()}{name[1:]}", "*"))
+
+    return re.sub(r"\$\{(\w+)\}", value, kind.arn)
+
+
+def _parameters_as_keys(prefix: str, call: Call) -> dict[str, list[str]]:
+    """Return the parameters that are texts as keys of the service, such as `eks:principalArn`."""
+    return {
+        f"{prefix}:{name}": [value]
+        for name, value in call.parameters.items()
+        if isinstance(value, str)
+    }
+
+
+def _tags(call: Call) -> dict[str, str]:
+    given = call.get("Tags") or call.get("tags") or {}
+    return (
+        dict(given) if isinstance(given, dict) else {t["Key"]: t.get("Value") or "" for t in given}
+    )
 
 
 def request_tags(given: Mapping[str, str]) -> dict[str, list[str]]:
@@ -182,71 +249,98 @@ def resource_tags(held: Mapping[str, str], *, prefix: str = "ec2") -> dict[str, 
     return context
 
 
+def pass_role(arn: str, service: str) -> Question:
+    """Return the permission to pass a role to a service."""
+    return Question("iam:PassRole", arn, {"iam:PassedToService": [service]})
+
+
+# ---------------------------------------------------------------- EC2
+
+
 def ec2_arn(world: World, kind: str, identity: str) -> str:
     """Return the ARN of an EC2 resource; images and snapshots have no account."""
     account = "" if kind in ("image", "snapshot") else backends.ACCOUNT
     return f"arn:aws:ec2:{world.region}:{account}:{kind}/{identity}"
 
 
-def _of_resource(world: World, action: str, identity: str, **extra: Any) -> Question:
-    held = world.all_tags(identity)
-    return Question(
-        action,
-        ec2_arn(world, kind_of(identity), identity),
-        {**resource_tags(held), **extra.get("context", {})},
-    )
+def _ec2(world: World, call: Call) -> Iterator[Question]:
+    """Yield the questions of a call to EC2.
+
+    CreateFleet runs instances as well. A dry run of it asks for the fleet and its templates alone.
+    """
+    action, creates_fleet = f"ec2:{call.operation}", call.operation == "CreateFleet"
+    dry_fleet = creates_fleet and call.get("DryRun")
+    launches = call.operation == "RunInstances" or (creates_fleet and not dry_fleet)
+    templates = _templates(world, call)
+    documents = [call.parameters, *((each.data for each in templates) if launches else ())]
+    used = list(dict.fromkeys([each.identity for each in templates] + [*_ids_in(documents)]))
+    specifications = [s for each in documents for s in each.get("TagSpecifications") or []]
+    only = ("fleet", "launch-template") if dry_fleet else ()
+    for each in dict.fromkeys([action, *(["ec2:RunInstances"] if launches else [])]):
+        yield from _ec2_action(world, each, call, used, specifications, only=only)
+    if dry_fleet:
+        return
+    for name in {s["ResourceType"] for s in specifications}:
+        context = {
+            **request_tags(tags_for(specifications, name)),
+            "ec2:CreateAction": [call.operation],
+        }
+        yield Question("ec2:CreateTags", ec2_arn(world, name, "*"), context)
+    yield from _pass_roles(documents)
 
 
-def _templates(world: World, call: Call) -> list[tuple[Any, Mapping[str, Any]]]:
-    named = [call.get("LaunchTemplate")] if call.get("LaunchTemplate") else []
+def _ec2_action(
+    world: World,
+    action: str,
+    call: Call,
+    used: Sequence[str],
+    specifications: list[Mapping[str, Any]],
+    *,
+    only: Sequence[str],
+) -> Iterator[Question]:
+    """Yield the questions of an EC2 action on what it uses and creates, by resource type."""
+    types = reference.resource_types(action)
+    if not types[0].name:
+        yield _question(action, types[0], "*", {})
+    for kind in types:
+        if only and kind.name not in only:
+            continue
+        if kind.is_created and (kind.name != "spot-instances-request" or _is_spot(call)):
+            given = request_tags(tags_for(specifications, kind.name))
+            yield _question(action, kind, ec2_arn(world, kind.name, "*"), given)
+            continue
+        for identity in used:
+            if kind_of(identity) == kind.name:
+                held = resource_tags(world.all_tags(identity)) | request_tags(_tags(call))
+                yield _question(action, kind, ec2_arn(world, kind.name, identity), held)
+
+
+def _ids_in(value: Any) -> Iterator[str]:
+    """Yield the IDs of EC2 resources that are anywhere in a call's parameters."""
+    if isinstance(value, Mapping):
+        yield from _ids_in(value.values())
+    elif isinstance(value, str):
+        if kind_of(value) != "*":
+            yield value
+    elif isinstance(value, Iterable):
+        for each in value:
+            yield from _ids_in(each)
+
+
+def _templates(world: World, call: Call) -> list[LaunchTemplate]:
+    """Return the launch templates that a call names."""
+    creates = call.operation.startswith("Create")
+    named = [call.parameters] if call.get("LaunchTemplateName") and not creates else []
+    if (given := call.get("LaunchTemplate")) is not None:
+        named.append(given)
     for config in call.get("LaunchTemplateConfigs", []):
         named.append(config.get("LaunchTemplateSpecification") or {})
     templates = []
     for specification in named:
         template = launchtemplates.find(world, specification)
         template.check_version(specification.get("Version"))
-        templates.append((template, template.data))
+        templates.append(template)
     return templates
-
-
-MADE = ("instance", "volume", "network-interface")
-"""Resource types that every launch creates."""
-
-
-def _launch(world: World, call: Call) -> Iterator[Question]:
-    """Yield the questions of a launch; a dry run of CreateFleet asks nothing of the instances."""
-    action = f"ec2:{call.operation}"
-    templates = _templates(world, call)
-    data = [each for _, each in templates] or [call.parameters]
-    specifications = [
-        *call.get("TagSpecifications", []),
-        *(s for each in data for s in each.get("TagSpecifications") or []),
-    ]
-    launching = list(dict.fromkeys((action, "ec2:RunInstances")))
-    if action == "ec2:CreateFleet":
-        given = tags_for(specifications, "fleet")
-        yield Question(action, ec2_arn(world, "fleet", "*"), request_tags(given))
-        if call.get("DryRun"):
-            for template, _ in templates:
-                yield _of_resource(world, action, template.identity)
-            return
-    for each in launching:
-        for template, _ in templates:
-            yield _of_resource(world, each, template.identity)
-    for kind in (*MADE, *(["spot-instances-request"] if _is_spot(call) else [])):
-        given = tags_for(specifications, kind)
-        yield Question("ec2:RunInstances", ec2_arn(world, kind, "*"), request_tags(given))
-    for identity in _used_ids(call, data):
-        yield _of_resource(world, "ec2:RunInstances", identity)
-    for kind in {s["ResourceType"] for s in specifications}:
-        given = tags_for(specifications, kind)
-        creating = call.operation
-        yield Question(
-            "ec2:CreateTags",
-            ec2_arn(world, kind, "*"),
-            {**request_tags(given), "ec2:CreateAction": [creating]},
-        )
-    yield from _pass_roles(call, data)
 
 
 def _is_spot(call: Call) -> bool:
@@ -255,29 +349,8 @@ def _is_spot(call: Call) -> bool:
     return "spot" in (market, target)
 
 
-def _used_ids(call: Call, data: list[Mapping[str, Any]]) -> list[str]:
-    """Return the IDs in a launch: images, snapshots, subnets, security groups, reservations."""
-    overrides = [o for c in call.get("LaunchTemplateConfigs", []) for o in c.get("Overrides") or []]
-    named = (name for each in (*data, *overrides, call.parameters) for name in _named_ids(each))
-    return list(dict.fromkeys(filter(None, named)))
-
-
-def _named_ids(launch: Mapping[str, Any]) -> Iterator[str | None]:
-    yield launch.get("ImageId")
-    yield launch.get("SubnetId")
-    for nic in launch.get("NetworkInterfaces") or []:
-        yield nic.get("SubnetId")
-        yield from nic.get("Groups") or []
-    yield from launch.get("SecurityGroupIds") or []
-    for mapping in launch.get("BlockDeviceMappings") or []:
-        yield (mapping.get("Ebs") or {}).get("SnapshotId")
-    specification = launch.get("CapacityReservationSpecification") or {}
-    yield (specification.get("CapacityReservationTarget") or {}).get("CapacityReservationId")
-    yield (launch.get("Placement") or {}).get("GroupId")
-
-
-def _pass_roles(call: Call, data: list[Mapping[str, Any]]) -> Iterator[Question]:
-    wanted = [each.get("IamInstanceProfile") or {} for each in (*data, call.parameters)]
+def _pass_roles(documents: Sequence[Mapping[str, Any]]) -> Iterator[Question]:
+    wanted = [each.get("IamInstanceProfile") or {} for each in documents]
     passed: dict[str, None] = {}
     for profile in list(backends.iam().instance_profiles.values()):
         for each in wanted:
@@ -287,63 +360,23 @@ def _pass_roles(call: Call, data: list[Mapping[str, Any]]) -> Iterator[Question]
         yield pass_role(arn, "ec2.amazonaws.com")
 
 
-def pass_role(arn: str, service: str) -> Question:
-    """Return the permission to pass a role to a service."""
-    return Question("iam:PassRole", arn, {"iam:PassedToService": [service]})
-
-
-def _create_launch_template(world: World, call: Call) -> Iterator[Question]:
-    given = tags_for(call.get("TagSpecifications"), "launch-template")
-    arn = ec2_arn(world, "launch-template", "*")
-    yield Question("ec2:CreateLaunchTemplate", arn, request_tags(given))
-    if given:
-        context = {**request_tags(given), "ec2:CreateAction": ["CreateLaunchTemplate"]}
-        yield Question("ec2:CreateTags", arn, context)
-
-
-def _named_template(world: World, call: Call) -> Iterator[Question]:
-    template = launchtemplates.find(world, call.parameters)
-    yield _of_resource(world, f"ec2:{call.operation}", template.identity)
-
-
-def _each(parameter: str) -> Callable[[World, Call], Iterator[Question]]:
-    def ask(world: World, call: Call) -> Iterator[Question]:
-        given = {tag["Key"]: tag.get("Value") or "" for tag in call.get("Tags", []) or []}
-        for identity in call.get(parameter, []):
-            yield _of_resource(
-                world, f"ec2:{call.operation}", identity, context=request_tags(given)
-            )
-
-    return ask
-
-
 # ---------------------------------------------------------------- other services
 
+Named = Sequence[tuple[str, Mapping[str, str]]]
+"""ARNs of the resources of a type that a call names, each with its tags."""
 
-def _profile(call: Call) -> tuple[str, Mapping[str, str]]:
+
+def _unnamed(world: World, call: Call) -> Named:
+    return ()
+
+
+def _profile(world: World, call: Call) -> Named:
     name = call.get("InstanceProfileName", "*")
     profile = backends.profile_named(name)
     if profile is not None:
-        return profile.arn, {tag["Key"]: tag["Value"] for tag in profile.tags}
+        return [(profile.arn, {tag["Key"]: tag["Value"] for tag in profile.tags})]
     path = call.get("Path", "/")
-    return f"arn:aws:iam::{backends.ACCOUNT}:instance-profile{path}{name}", {}
-
-
-def _instance_profile(world: World, call: Call) -> Iterator[Question]:
-    arn, held = _profile(call)
-    given = {tag["Key"]: tag["Value"] for tag in call.get("Tags", [])}
-    context = {**resource_tags(held, prefix="iam"), **request_tags(given)}
-    yield Question(f"iam:{call.operation}", arn, context)
-    if call.operation == "CreateInstanceProfile" and given:
-        yield Question("iam:TagInstanceProfile", arn, context)
-    if call.operation == "AddRoleToInstanceProfile":
-        yield pass_role(_role_arn(call), "ec2.amazonaws.com")
-
-
-def _list_profiles(world: World, call: Call) -> Iterator[Question]:
-    path = call.get("PathPrefix", "/")
-    arn = f"arn:aws:iam::{backends.ACCOUNT}:instance-profile{path}*"
-    yield Question("iam:ListInstanceProfiles", arn)
+    return [(f"arn:aws:iam::{backends.ACCOUNT}:instance-profile{path}{name}", {})]
 
 
 def _role_arn(call: Call) -> str:
@@ -352,71 +385,44 @@ def _role_arn(call: Call) -> str:
     return str(role.arn) if role else f"arn:aws:iam::{backends.ACCOUNT}:role/{name}"
 
 
-def _any_resource(world: World, call: Call) -> str:
-    return "*"
+def _role(world: World, call: Call) -> Named:
+    return [(_role_arn(call), {})] if call.get("RoleName") else ()
 
 
-def _iam_resource(world: World, call: Call) -> str:
-    if call.get("RoleName"):
-        return _role_arn(call)
-    return str(call.get("PolicyArn", "*"))
+def _policy(world: World, call: Call) -> Named:
+    return [(str(call.get("PolicyArn")), {})] if call.get("PolicyArn") else ()
 
 
-def _queue_arn(world: World, call: Call) -> str:
+def _queue(world: World, call: Call) -> Named:
     name = call.get("QueueName") or str(call.get("QueueUrl", "*")).rsplit("/", 1)[-1]
-    return world.arn("sqs", name)
+    return [(world.arn("sqs", name), {})]
 
 
-def _cluster_arn(world: World, call: Call) -> str:
+def _cluster(world: World, call: Call) -> Named:
     name = call.get("clusterName") or call.get("name")
-    return world.arn("eks", f"cluster/{name}") if name else "*"
+    return [(world.arn("eks", f"cluster/{name}"), {})] if name else ()
 
 
-def _session_role(world: World, call: Call) -> str:
-    return str(call.get("RoleArn", "*"))
+def _session_role(world: World, call: Call) -> Named:
+    return [(str(call.get("RoleArn", "*")), {})]
 
 
-def _managed_resource(world: World, call: Call) -> str:
-    return str(call.get("resourceIdentifier", "*"))
-
-
-def _parameters(world: World, call: Call) -> Iterator[Question]:
+def _parameters(world: World, call: Call) -> Named:
     names = call.get("Names") or [call.get("Name") or call.get("Path") or "*"]
-    for name in names:
-        account = "" if name.startswith("/aws/") else backends.ACCOUNT
-        arn = f"arn:aws:ssm:{world.region}:{account}:parameter/{name.lstrip('/')}"
-        yield Question(f"ssm:{call.operation}", arn)
+    accounts = ("" if name.startswith("/aws/") else backends.ACCOUNT for name in names)
+    return [
+        (f"arn:aws:ssm:{world.region}:{account}:parameter/{name.lstrip('/')}", {})
+        for name, account in zip(names, accounts, strict=True)
+    ]
 
 
-RESOURCES: dict[str, Callable[[World, Call], str]] = {
-    "arc-zonal-shift": _managed_resource,
-    "eks": _cluster_arn,
-    "iam": _iam_resource,
-    "sqs": _queue_arn,
-    "sts": _session_role,
+RESOURCES: dict[tuple[str, str], Callable[[World, Call], Named]] = {
+    ("eks", "cluster"): _cluster,
+    ("iam", "instance-profile"): _profile,
+    ("iam", "policy"): _policy,
+    ("iam", "role"): _role,
+    ("sqs", "queue"): _queue,
+    ("ssm", "parameter"): _parameters,
+    ("sts", "role"): _session_role,
 }
-"""Service → function that returns the resource ARN of a call."""
-
-ASKED_BY: dict[tuple[str, str], Callable[[World, Call], Iterator[Question]]] = {
-    ("ec2", "CreateFleet"): _launch,
-    ("ec2", "RunInstances"): _launch,
-    ("ec2", "CreateLaunchTemplate"): _create_launch_template,
-    ("ec2", "DeleteLaunchTemplate"): _named_template,
-    ("ec2", "CreateTags"): _each("Resources"),
-    ("ec2", "DeleteTags"): _each("Resources"),
-    ("ec2", "TerminateInstances"): _each("InstanceIds"),
-    ("ec2", "StopInstances"): _each("InstanceIds"),
-    ("ec2", "RebootInstances"): _each("InstanceIds"),
-    ("iam", "CreateInstanceProfile"): _instance_profile,
-    ("iam", "DeleteInstanceProfile"): _instance_profile,
-    ("iam", "GetInstanceProfile"): _instance_profile,
-    ("iam", "TagInstanceProfile"): _instance_profile,
-    ("iam", "UntagInstanceProfile"): _instance_profile,
-    ("iam", "AddRoleToInstanceProfile"): _instance_profile,
-    ("iam", "RemoveRoleFromInstanceProfile"): _instance_profile,
-    ("iam", "ListInstanceProfiles"): _list_profiles,
-    ("ssm", "GetParameter"): _parameters,
-    ("ssm", "GetParameters"): _parameters,
-    ("ssm", "GetParametersByPath"): _parameters,
-}
-"""(service, operation) → function that yields the permissions that a call needs."""
+"""(service, resource type) → function that finds the resources of the type in a call."""
