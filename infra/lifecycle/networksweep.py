@@ -50,6 +50,11 @@ OF_OTHERS = {
 }
 """AWS service of a network interface, by the beginning of the interface's description."""
 
+GUARD_DUTY_SERVICE = ".guardduty-data"
+GUARD_DUTY_GROUP = "GuardDutyManagedSecurityGroup-"
+"""End of the service's name and beginning of the group's name of what GuardDuty adds to each VPC with
+EKS clusters or instances, in accounts with Runtime Monitoring. Both stay when the VPC is deleted."""
+
 Pairs = Mapping[str, str]
 
 
@@ -182,7 +187,7 @@ def sweep(contents: VpcContents, *, clock: Clock = time, say: Callable[[str], No
         refusals: list[str] = []
         for one in found:
             if one.title not in said:
-                say(f"deleting {one.title}, which a controller of the cluster created")
+                say(f"deleting {one.title}, which keeps the VPC from being deleted")
                 said.add(one.title)
             try:
                 one.delete()
@@ -229,13 +234,18 @@ class VpcContents:
         yield from ((f"load balancer {name}", tags) for name, tags in self._balancers())
         for one in self._instances():
             yield f"instance {one['InstanceId']}", tags_in(one)
-        for one in self._list("describe_vpc_endpoints", "VpcEndpoints"):
-            yield f"VPC endpoint {one['VpcEndpointId']}", tags_in(one)
+        for one in self._endpoints():
+            if not _is_guard_dutys(one):
+                yield f"VPC endpoint {one['VpcEndpointId']}", tags_in(one)
         for one in self._groups():
-            yield f"security group {one['GroupId']} ({one['GroupName']})", tags_in(one)
+            if not _is_guard_dutys(one):
+                yield f"security group {one['GroupId']} ({one['GroupName']})", tags_in(one)
 
     def of_cluster(self) -> Iterator[Found]:
-        """Yield what the cluster's controllers created, in an order in which AWS can delete it."""
+        """Yield what is to be deleted, in an order in which AWS can delete it.
+
+        This is what the cluster's controllers created, and last what GuardDuty added to the VPC.
+        """
         for name, tags in self._balancers():
             if self._is_clusters(tags):
                 yield Found(f"load balancer {name}", partial(self._delete_balancer, name))
@@ -246,8 +256,12 @@ class VpcContents:
             identity = interface["NetworkInterfaceId"]
             delete = partial(self._ec2.delete_network_interface, NetworkInterfaceId=identity)
             yield Found(f"network interface {identity}", delete)
-        for group in self._groups():
-            if self._is_clusters(tags_in(group)):
+        for endpoint in filter(_is_guard_dutys, self._endpoints()):
+            identity = endpoint["VpcEndpointId"]
+            delete = partial(self._ec2.delete_vpc_endpoints, VpcEndpointIds=[identity])
+            yield Found(f"VPC endpoint {identity} of GuardDuty", delete)
+        for group in sorted(self._groups(), key=_is_guard_dutys):
+            if self._is_clusters(tags_in(group)) or _is_guard_dutys(group):
                 delete = partial(self._delete_group, group["GroupId"])
                 yield Found(f"security group {group['GroupId']}", delete)
 
@@ -303,6 +317,11 @@ class VpcContents:
                 if instance["State"]["Name"] not in ("shutting-down", "terminated"):
                     yield instance
 
+    def _endpoints(self) -> Iterator[Mapping[str, Any]]:
+        for endpoint in self._list("describe_vpc_endpoints", "VpcEndpoints"):
+            if endpoint["State"].lower() != "deleted":
+                yield endpoint
+
     def _interfaces(self) -> Iterator[Mapping[str, Any]]:
         return self._list("describe_network_interfaces", "NetworkInterfaces")
 
@@ -339,6 +358,13 @@ class VpcContents:
                 if naming and group["GroupId"] != identity:
                     revoke(GroupId=group["GroupId"], IpPermissions=naming)
         self._ec2.delete_security_group(GroupId=identity)
+
+
+def _is_guard_dutys(one: Mapping[str, Any]) -> bool:
+    """Return whether GuardDuty added a VPC endpoint or security group to the VPC."""
+    return str(one.get("ServiceName", "")).endswith(GUARD_DUTY_SERVICE) or str(
+        one.get("GroupName", "")
+    ).startswith(GUARD_DUTY_GROUP)
 
 
 def _rules_naming(group: str, rules: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -96,6 +96,16 @@ class Network:
             ]["NetworkInterfaceId"]
         )
 
+    def endpoint(self, service: str, group: str) -> str:
+        made = self.ec2.create_vpc_endpoint(
+            VpcId=self.vpc,
+            ServiceName=f"com.amazonaws.{REGION}.{service}",
+            VpcEndpointType="Interface",
+            SubnetIds=self.subnets,
+            SecurityGroupIds=[group],
+        )
+        return str(made["VpcEndpoint"]["VpcEndpointId"])
+
     def contents(self, *of_eks: str) -> VpcContents:
         return VpcContents(HERE, self.vpc, STACK, frozenset(of_eks))
 
@@ -292,3 +302,24 @@ def test_services_and_ingresses_are_deleted_while_their_controllers_run(
         "/apis/networking.k8s.io/v1/namespaces/web/ingresses/shop",
     ]
     assert clock.now == (0 if is_alive else 180)
+
+
+def test_what_guardduty_adds_to_each_vpc_is_deleted_last(network: Network) -> None:
+    of_balancer = network.group("k8s-elb-x", OF_CLUSTER)
+    managed = network.group(f"GuardDutyManagedSecurityGroup-{network.vpc}", {})
+    endpoint = network.endpoint("guardduty-data", managed)
+    said: list[str] = []
+    assert [*network.contents().of_others()] == []
+
+    sweep(network.contents(), clock=Clock(), say=said.append)
+
+    assert [*network.contents().of_cluster()] == []
+    order = [one for one in said for name in (of_balancer, endpoint, managed) if name in one]
+    assert managed in order[-1]
+    assert len(order) == 3
+
+
+def test_an_endpoint_of_another_service_stops_the_destroy(network: Network) -> None:
+    endpoint = network.endpoint("ecr.api", network.group("ours", OURS))
+
+    assert [*network.contents().of_others()] == [f"VPC endpoint {endpoint}"]
