@@ -48,8 +48,8 @@ languages: ## programs in TypeScript, Go and Python through `pulumi package add`
 disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
 	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -s -k under_used --under-used-nodes=$(NODES)
 
-crds: ## render crds/ from controller/apis
-	@py=$(PY); exec $$py -m controller.apis.crds
+crds: ## render crds/, and the chart with their copies, from controller/apis
+	@py=$(PY); $$py -m controller.apis.crds && exec $$py -m infra.deployment.manifests
 
 base: ## pin the base image of the controller to today's digest (needs Docker)
 	@tag=$$(sed -n 's/^ARG PYTHON=\(.*\)@.*/\1/p' Dockerfile); \

@@ -120,13 +120,16 @@ def chart() -> dict[str, str]:
 
 
 def crds_chart() -> dict[str, str]:
-    """Return the files of the chart `joiner-crds`, by their paths in it: only `Chart.yaml`.
+    """Return the files of the chart `joiner-crds`, by their paths in it.
 
-    Its templates are symbolic links to the files in crds/, which the command creates.
+    Its templates are copies of the files in crds/. Flux, ZIP archives and Git on Windows drop
+    symbolic links.
     """
     about = "The CustomResourceDefinitions of Joiner"
     text = CHART_YAML.format(name="joiner-crds", description=about, version=version())
-    return {"Chart.yaml": HEAD + text}
+    definitions = (CHECKOUT / "crds").glob("*.yaml")
+    copies = {f"templates/{path.name}": path.read_text() for path in sorted(definitions)}
+    return {"Chart.yaml": HEAD + text, **copies}
 
 
 def template() -> str:
@@ -351,9 +354,3 @@ if __name__ == "__main__":
         _file = CHECKOUT / _path
         _file.parent.mkdir(parents=True, exist_ok=True)
         _file.write_text(_text)
-    _links = CHECKOUT / "charts" / "joiner-crds" / "templates"
-    _links.mkdir(exist_ok=True)
-    for _definition in (CHECKOUT / "crds").glob("*.yaml"):
-        _link = _links / _definition.name
-        if not _link.is_symlink():
-            _link.symlink_to(Path("../../../crds") / _definition.name)

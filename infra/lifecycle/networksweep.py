@@ -52,8 +52,8 @@ OF_OTHERS = {
 
 GUARD_DUTY_SERVICE = ".guardduty-data"
 GUARD_DUTY_GROUP = "GuardDutyManagedSecurityGroup-"
-"""End of the service's name and beginning of the group's name of what GuardDuty adds to each VPC with
-EKS clusters or instances, in accounts with Runtime Monitoring. Both stay when the VPC is deleted."""
+"""End of the service's name of the endpoint, and beginning of the name of the security group, that
+GuardDuty Runtime Monitoring adds to each VPC. It leaves them there when the VPC is deleted."""
 
 Pairs = Mapping[str, str]
 

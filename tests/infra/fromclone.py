@@ -23,16 +23,13 @@ pytestmark = pytest.mark.cluster
 
 
 def clone(folder: Path) -> Path:
-    """Copy the files under version control in their current state; symbolic links stay links."""
+    """Copy the files under version control in their current state."""
     asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     known = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     for name in filter(None, known.stdout.split("\0")):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if (CHECKOUT / name).is_symlink():
-            target.symlink_to((CHECKOUT / name).readlink())
-        else:
-            target.write_bytes((CHECKOUT / name).read_bytes())
+        target.write_bytes((CHECKOUT / name).read_bytes())
     return folder
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from testbed.cloud.ec2 import launchtemplates
 from testbed.cloud.ec2.kinds import kind_of
-from testbed.cloud.ec2.launchtemplates import LaunchTemplate, tags_for
+from testbed.cloud.ec2.launchtemplates import tags_for
 from testbed.cloud.iam import policies, reference
 from testbed.cloud.iam.identity import Caller
 from testbed.cloud.iam.reference import ResourceType
@@ -25,7 +25,7 @@ from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.calllog import Denial
-from testbed.cloud.state.inventory import Session
+from testbed.cloud.state.inventory import LaunchTemplate, Session
 from testbed.cloud.state.world import World
 
 PREFIXES = {"resourcegroupstaggingapi": "tag"}
@@ -180,7 +180,7 @@ def _asked(
     """
     types = reference.resource_types(action)
     named = [
-        _question(action, kind, arn, context | resource_tags(held, prefix=call.service))
+        _question(action, kind, arn, {**context, **resource_tags(held, prefix=call.service)})
         for kind in types
         for arn, held in RESOURCES.get((call.service, kind.name), _unnamed)(world, call)
     ]
