@@ -464,11 +464,13 @@ class Joiner(pulumi.ComponentResource):
         exists = isinstance(args.cluster.endpoint, str)
         lacks = args.spot_role == "existing"
         by_agent = args.identity == "pod-identity" and args.pod_identity_agent == "existing"
-        troubles = [
-            *(preflight.of_account(location, args.node_pools) if lacks else ()),
-            *(preflight.of_agent(location) if exists and by_agent else ()),
-            *(preflight.of_dns(location) if exists and args.dns_policy == "ClusterFirst" else ()),
-        ]
+        troubles = [*(preflight.of_account(location, args.node_pools) if lacks else ())]
+        if exists:
+            troubles += [
+                *(preflight.of_agent(location) if by_agent else ()),
+                *(preflight.of_dns(location) if args.dns_policy == "ClusterFirst" else ()),
+                *preflight.of_nodes(location, args.node_selector, args.tolerations),
+            ]
         for trouble in troubles:
             pulumi.warn(trouble)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as kubernetes
 
+from controller.apis import labels
 from controller.options import Options, to_environment
 from infra.cluster.ekscluster import EksCluster
 from infra.config.forms import DnsPolicy, Identity, MetricsDiscovery, Wire
@@ -27,6 +28,9 @@ ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
 IDENTITY_ANNOTATION = "joiner.dev/identity"
 """Pod annotation: the controller's identity. A change of identity changes the pod template, and so
 replaces the pods. EKS injects credentials into a pod only when the pod is created."""
+
+CRITICAL = {"key": "CriticalAddonsOnly", "operator": "Exists"}
+"""Toleration of the taint of nodes for what a cluster cannot do without."""
 
 Rule = dict[str, Any]
 
@@ -445,7 +449,7 @@ def pod_labels(name: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
 def deployment_spec(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> dict[str, Any]:
     """Return the Deployment's spec.
 
-    Replicas run on different nodes and zones, and never on nodes of a NodePool.
+    Replicas run on different nodes and zones, and never on nodes of an EC2NodeClass.
 
     Args:
         args: the arguments of the controller.
@@ -473,7 +477,7 @@ def deployment_spec(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> dict[s
 
 
 def _pod(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
-    labels = pod_labels(args.name)
+    selector = pod_labels(args.name)
     return {
         "serviceAccountName": args.name,
         "dnsPolicy": args.dns_policy,
@@ -485,10 +489,7 @@ def _pod(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "nodeSelector": {"kubernetes.io/os": "linux", **args.node_selector},
-        "tolerations": [
-            {"key": "CriticalAddonsOnly", "operator": "Exists"},
-            *map(dict, args.tolerations),
-        ],
+        "tolerations": [CRITICAL, *map(dict, args.tolerations)],
         "affinity": _affinity(args),
         **_pull_secrets(args),
         "topologySpreadConstraints": [
@@ -496,7 +497,7 @@ def _pod(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
                 "maxSkew": 1,
                 "topologyKey": "topology.kubernetes.io/zone",
                 "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": {"matchLabels": labels},
+                "labelSelector": {"matchLabels": selector},
             }
         ],
         "containers": [_container(args, secret)],
@@ -522,7 +523,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 def _affinity(args: ObjectsArgs) -> dict[str, Any]:
     """Return the pod's affinity: the user's settings, which override the default anti-affinity.
 
-    The requirement that excludes nodes of a NodePool is added to every node selector term.
+    The requirement that excludes nodes of an EC2NodeClass is added to every node selector term.
     """
     asked = dict(args.affinity)
     apart = {
@@ -530,8 +531,9 @@ def _affinity(args: ObjectsArgs) -> dict[str, Any]:
         "topologyKey": "kubernetes.io/hostname",
     }
     of_nodes = dict(asked.pop("nodeAffinity", None) or {})
-    # If the controller ran on a node that it manages, it could not replace that node.
-    not_ours = {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
+    # If the controller ran on a node that it manages, it could not replace that node. Nodes of EKS
+    # Auto Mode have a NodePool, but no EC2NodeClass.
+    not_ours = {"key": labels.EC2NODECLASS, "operator": "DoesNotExist"}
     terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     of_nodes[REQUIRED] = {
         "nodeSelectorTerms": [

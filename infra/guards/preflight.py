@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from controller.apis import labels
 from infra.clusterapi import CLUSTER_ERRORS, ClusterApi, ClusterLocation, describe_cluster
+from infra.deployment.controller import CRITICAL
 from infra.lifecycle.awsanswers import ABSENT, unless_error
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
 
@@ -39,8 +40,9 @@ def of_agent(location: ClusterLocation) -> Iterator[str]:
     name = {"clusterName": location.cluster_name, "addonName": POD_IDENTITY_AGENT}
     if not _is_absent(lambda: location.client("eks").describe_addon(**name)):
         return
-    has_auto_mode = bool((describe_cluster(location).get("computeConfig") or {}).get("enabled"))
-    if not has_auto_mode and not _object(location, f"{SYSTEM}/daemonsets/{POD_IDENTITY_AGENT}"):
+    if not _has_auto_mode(location) and not _object(
+        location, f"{SYSTEM}/daemonsets/{POD_IDENTITY_AGENT}"
+    ):
         yield (
             f"EKS cluster {location.cluster_name} has no add-on {POD_IDENTITY_AGENT}, so the "
             "controller's pods get no AWS credentials: set joiner:podIdentityAgent to create, or "
@@ -57,6 +59,70 @@ def of_dns(location: ClusterLocation) -> Iterator[str]:
             "neither starts: set joiner:dnsPolicy to Default, so the controller's pods resolve "
             "names through the VPC"
         )
+
+
+def of_nodes(
+    location: ClusterLocation, selector: Mapping[str, str], tolerations: Sequence[Wire]
+) -> Iterator[str]:
+    """Yield a warning if the controller's pods fit no node of the cluster, and none will be added.
+
+    EKS Auto Mode and Fargate add a node for each pending pod. `joiner:affinity` is not considered.
+    """
+    try:
+        nodes = ClusterApi.find(location).list("/api/v1/nodes")
+    except CLUSTER_ERRORS:
+        return
+    selector = {"kubernetes.io/os": "linux", **selector}
+    reasons = {_misfit(node, selector, [CRITICAL, *tolerations]) for node in nodes}
+    if "" in reasons or _has_auto_mode(location) or _has_fargate(location):
+        return
+    yield (
+        f"the controller's pods fit no node of EKS cluster {location.cluster_name}: "
+        f"{'; '.join(sorted(reasons)) or 'it has no nodes'}. They do not run on nodes that the "
+        "controller launches: create a managed node group with two nodes, or set "
+        "joiner:tolerations and joiner:nodeSelector to what the cluster's nodes have"
+    )
+
+
+def _misfit(node: Wire, selector: Mapping[str, str], tolerations: Sequence[Wire]) -> str:
+    """Return why a node does not take the controller's pods, as text about all such nodes."""
+    held = node["metadata"].get("labels") or {}
+    if labels.EC2NODECLASS in held:
+        return "nodes of an EC2NodeClass"
+    lacking = [f"{key}={value}" for key, value in selector.items() if held.get(key) != value]
+    if lacking:
+        return f"nodes without the label {', '.join(lacking)}"
+    spec = node.get("spec") or {}
+    for taint in spec.get("taints") or ():
+        hard = taint["effect"] != "PreferNoSchedule"
+        if hard and not any(_tolerates(one, taint) for one in tolerations):
+            return f"nodes with the taint {taint['key']}:{taint['effect']}"
+    return ""
+
+
+def _tolerates(toleration: Wire, taint: Wire) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if not toleration.get("key"):
+        return toleration.get("operator") == "Exists"
+    same = toleration["key"] == taint["key"]
+    anything = toleration.get("operator") == "Exists"
+    return same and (anything or (toleration.get("value") or "") == (taint.get("value") or ""))
+
+
+def _has_auto_mode(location: ClusterLocation) -> bool:
+    return bool((describe_cluster(location).get("computeConfig") or {}).get("enabled"))
+
+
+def _has_fargate(location: ClusterLocation) -> bool:
+    """Return whether the cluster has Fargate profiles; True if EKS does not say."""
+    try:
+        eks = location.client("eks")
+        return bool(
+            eks.list_fargate_profiles(clusterName=location.cluster_name)["fargateProfileNames"]
+        )
+    except (BotoCoreError, ClientError):
+        return True
 
 
 def _takes_spot(manifest: Wire) -> bool:

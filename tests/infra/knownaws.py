@@ -120,6 +120,7 @@ class Entries:
             made.describe_addon = self.addon
             made.describe_cluster = self.cluster
             made.list_nodegroups = self.node_groups
+            made.list_fargate_profiles = self.fargate_profiles
         return made
 
     def associations(self, **asked: str) -> dict[str, Any]:
@@ -140,6 +141,10 @@ class Entries:
     def node_groups(self, **_asked: str) -> dict[str, Any]:
         """Return no node groups: other tests cover where nodes are."""
         return {"nodegroups": []}
+
+    def fargate_profiles(self, **_asked: str) -> dict[str, Any]:
+        """Return no Fargate profiles."""
+        return {"fargateProfileNames": []}
 
     def addon(self, **asked: str) -> dict[str, Any]:
         """Raise the error for a missing add-on: there is none."""

@@ -253,11 +253,12 @@ def test_a_custom_affinity_still_excludes_nodes_that_joiner_launches() -> None:
     asked = template_of(standard(**OF_PODS))["spec"]["affinity"]
     ours = template_of(standard())["spec"]["affinity"]
 
-    not_ours = {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
+    not_ours = {"key": "karpenter.k8s.aws/ec2nodeclass", "operator": "DoesNotExist"}
     for term in asked["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]:
         assert not_ours in term["matchExpressions"]
     assert asked["podAntiAffinity"] == {}
     assert ours["podAntiAffinity"][REQUIRED]
+    # Nodes of EKS Auto Mode have a NodePool, and the controller may run there.
     assert ours["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [{"matchExpressions": [not_ours]}]
 
 
@@ -276,7 +277,7 @@ def test_windows_nodes_have_their_own_role_and_access_entry(
     made = run(windowsNodes="true", nodePools=str(tmp_path))
 
     entries = made.of("aws:eks/accessEntry:AccessEntry").values()
-    assert {entry["type"]: entry["principalArn"].rpartition(":")[2] for entry in entries} == {
+    assert {entry["type"]: entry["principalArn"].rpartition("/")[2] for entry in entries} == {
         "EC2_LINUX": "KarpenterNodeRole-joiner",
         "EC2_WINDOWS": "KarpenterWindowsNodeRole-joiner",
     }

@@ -30,6 +30,9 @@ class Cluster:
     def get(self, path: str) -> Any:
         return self.objects.get(path)
 
+    def list(self, path: str) -> list[Any]:
+        return list(self.objects.get(path, ()))
+
 
 def have(monkeypatch: pytest.MonkeyPatch, objects: dict[str, Any]) -> None:
     monkeypatch.setattr(ClusterApi, "find", lambda _location: Cluster(objects))
@@ -118,6 +121,78 @@ def test_a_silent_cluster_reports_no_pending_coredns() -> None:
     assert not list(preflight.of_dns(HERE))
 
 
+def node(labels: dict[str, str] | None = None, **taint: str) -> dict[str, Any]:
+    held = {"kubernetes.io/os": "linux", **(labels or {})}
+    spec = {"taints": [{"effect": "NoSchedule", **taint}]} if taint else {}
+    return {"metadata": {"name": "n", "labels": held}, "spec": spec}
+
+
+OF_AUTO_MODE = {"karpenter.sh/nodepool": "system", "eks.amazonaws.com/nodeclass": "default"}
+OF_JOINER = {"karpenter.sh/nodepool": "default", "karpenter.k8s.aws/ec2nodeclass": "default"}
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize(
+    ("nodes", "settings", "reason"),
+    [
+        pytest.param([node()], ({}, []), None, id="a node of a node group"),
+        pytest.param(
+            [node(OF_AUTO_MODE, key="CriticalAddonsOnly")], ({}, []), None, id="Auto Mode"
+        ),
+        pytest.param([node(OF_JOINER)], ({}, []), "of an EC2NodeClass", id="Joiner's own"),
+        pytest.param([], ({}, []), "it has no nodes", id="none"),
+        pytest.param([node(key="team")], ({}, []), "the taint team:NoSchedule", id="tainted"),
+        pytest.param(
+            [node(key="team")], ({}, [{"key": "team", "operator": "Exists"}]), None, id="tolerated"
+        ),
+        pytest.param(
+            [node(key="team", value="a")],
+            ({}, [{"key": "team", "value": "b"}]),
+            "the taint team:NoSchedule",
+            id="another value",
+        ),
+        pytest.param(
+            [node(key="team", effect="PreferNoSchedule")], ({}, []), None, id="a soft taint"
+        ),
+        pytest.param(
+            [node({"kubernetes.io/os": "windows"})],
+            ({}, []),
+            "kubernetes.io/os=linux",
+            id="Windows",
+        ),
+        pytest.param(
+            [node()], ({"role": "system"}, []), "the label role=system", id="another selector"
+        ),
+    ],
+)
+def test_a_cluster_without_a_node_for_the_controller_is_noticed(
+    nodes: list[Any],
+    settings: tuple[dict[str, str], list[Any]],
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have(monkeypatch, {"/api/v1/nodes": nodes})
+
+    said = list(preflight.of_nodes(HERE, *settings))
+
+    assert bool(said) is (reason is not None)
+    assert all(reason in each for each in said if reason)
+
+
+def test_auto_mode_and_fargate_add_a_node_for_the_controller(
+    entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(monkeypatch, {"/api/v1/nodes": []})
+    profiles = {"fargateProfileNames": ["system"]}
+    with monkeypatch.context() as patched:
+        patched.setattr(entries, "fargate_profiles", lambda **_: profiles)
+        assert not list(preflight.of_nodes(HERE, {}, []))
+    auto = {"cluster": {"computeConfig": {"enabled": True}}}
+    monkeypatch.setattr(entries, "cluster", lambda **_: auto)
+
+    assert not list(preflight.of_nodes(HERE, {}, []))
+
+
 @pytest.mark.usefixtures("entries")
 def test_each_preflight_warning_names_a_setting_that_ends_it(
     monkeypatch: pytest.MonkeyPatch,
@@ -127,8 +202,9 @@ def test_each_preflight_warning_names_a_setting_that_ends_it(
     monkeypatch.setattr(pulumi, "warn", lambda text: said.append(text))
 
     run()
-    assert len(said) == 3, said
+    assert len(said) == 4, said
     said.clear()
+    have(monkeypatch, {COREDNS: {}, "/api/v1/nodes": [node()]})
     run(spotRole="create", podIdentityAgent="create", dnsPolicy="Default")
     assert said == []
 
