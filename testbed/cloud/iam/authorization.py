@@ -163,15 +163,15 @@ def questions(world: World, call: Call) -> Iterator[Question]:
     action = f"{prefix}:{call.operation}"
     given = _tags(call)
     context = request_tags(given) | _parameters_as_keys(prefix, call)
-    yield from _asked(world, ALIASES.get(action, action), call, context)
+    yield from _action_questions(world, ALIASES.get(action, action), call, context)
     if call.service == "iam" and call.operation.startswith("Create") and given:
         tagging = f"iam:Tag{call.operation.removeprefix('Create')}"
-        yield from _asked(world, tagging, call, context)
+        yield from _action_questions(world, tagging, call, context)
     if call.operation == "AddRoleToInstanceProfile":
         yield pass_role(_role_arn(call), "ec2.amazonaws.com")
 
 
-def _asked(
+def _action_questions(
     world: World, action: str, call: Call, context: Mapping[str, Sequence[str]]
 ) -> Iterator[Question]:
     """Yield the questions of an action: one for each resource that the call names.
@@ -182,7 +182,7 @@ def _asked(
     named = [
         _question(action, kind, arn, {**context, **resource_tags(held, prefix=call.service)})
         for kind in types
-        for arn, held in RESOURCES.get((call.service, kind.name), _unnamed)(world, call)
+        for arn, held in RESOURCES.get((call.service, kind.name), _no_resources)(world, call)
     ]
     if named:
         yield from named
@@ -366,7 +366,7 @@ Named = Sequence[tuple[str, Mapping[str, str]]]
 """ARNs of the resources of a type that a call names, each with its tags."""
 
 
-def _unnamed(world: World, call: Call) -> Named:
+def _no_resources(world: World, call: Call) -> Named:
     return ()
 
 
