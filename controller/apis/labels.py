@@ -98,6 +98,12 @@ REBOOT_TERMINATION_GRACE_PERIOD = "karpenter.sh/reboot-termination-grace-period"
 REBOOTED_AT = "joiner.dev/rebooted-at"
 """On a NodeClaim: the times at which its node was rebooted for repair, separated by commas."""
 
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+"""On a PersistentVolumeClaim: its volume is bound to it, too."""
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""On a PersistentVolumeClaim: the node for which its volume is created."""
+
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 EVICTION_PRICE = "joiner.dev/eviction-price"
 PREFERENCE_PRICE = "joiner.dev/preference-price"

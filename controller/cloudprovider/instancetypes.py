@@ -12,6 +12,14 @@ from controller.constraints.resources import Resources, subtract
 
 NO_DEVICES = DynamicResources()
 
+ATTACHABLE_VOLUMES = 25
+"""The number of EBS volumes that pods can attach to a node whose limit is unknown.
+
+The EBS CSI driver assumes 27 attachments of types that it does not know, which volumes and further
+network interfaces share. One is the node's root volume, one the second network interface, which the
+VPC CNI attaches when the node starts.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Surcharges:
@@ -103,6 +111,7 @@ class InstanceType:
     capacity that is not allocatable (kube-reserved, system-reserved, eviction threshold). Both are
     in thousandths of their unit. If `capacity_overlaid` is set, a NodeOverlay added resources.
     `dynamic_resources` are the devices that DRA drivers will publish on its nodes.
+    `attachable_volumes` is the number of EBS volumes that pods can attach to a node.
     """
 
     name: str
@@ -112,6 +121,7 @@ class InstanceType:
     overhead: Resources = field(default_factory=dict)
     capacity_overlaid: bool = False
     dynamic_resources: DynamicResources = NO_DEVICES
+    attachable_volumes: int = ATTACHABLE_VOLUMES
 
     @property
     def allocatable(self) -> dict[str, int]:

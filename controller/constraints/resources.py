@@ -28,6 +28,9 @@ byte. The amount of an absent name is 0."""
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
+EBS_ATTACHMENTS = "attachable-volumes-aws-ebs"
+"""The EBS volumes that a node can attach for pods. No pod requests it: the scheduler counts it."""
+
 EPHEMERAL_STORAGE = "ephemeral-storage"
 NODES = "nodes"
 

@@ -16,7 +16,12 @@ from controller.apis.kubernetes.devices import DynamicResources
 from controller.apis.kubernetes.meta import Wire, to_wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement
-from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
+from controller.cloudprovider.instancetypes import (
+    ATTACHABLE_VOLUMES,
+    InstanceType,
+    Offering,
+    Surcharges,
+)
 from controller.constraints.resources import parse_resources
 from controller.offline.wirevalues import WorldError, convert, name
 
@@ -52,6 +57,7 @@ class InstanceTypeRow(Wire):
     capacity: Quantities = {}
     overhead: Quantities = {}
     dynamic_resources: DynamicResources = DynamicResources()
+    attachable_volumes: Annotated[int, Meta(ge=0)] = ATTACHABLE_VOLUMES
     node_pools: list[str] = []
 
 
@@ -148,6 +154,7 @@ def to_row(instance_type: InstanceType, *, node_pools: Iterable[str] = ()) -> di
             for name, amount in instance_type.overhead.items()
         },
         dynamic_resources=instance_type.dynamic_resources,
+        attachable_volumes=instance_type.attachable_volumes,
         node_pools=list(node_pools),
     )
     fields: dict[str, Any] = to_wire(row)
@@ -162,6 +169,7 @@ def _instance_type(row: InstanceTypeRow) -> InstanceType:
         capacity=parse_resources(row.capacity),
         overhead=parse_resources(row.overhead),
         dynamic_resources=row.dynamic_resources,
+        attachable_volumes=row.attachable_volumes,
     )
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import PodSpec
-from controller.apis.kubernetes.quantities import format_quantity
+from controller.apis.kubernetes.quantities import MILLI, format_quantity
 from controller.apis.wording import shown_values, with_count
 from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet, text
-from controller.constraints.resources import CPU
+from controller.constraints.resources import CPU, EBS_ATTACHMENTS
 from controller.scheduling.arrays import Indices, Mask, Vector
 from controller.scheduling.catalog.launchoptions import Supply
 from controller.scheduling.catalog.offerings import Catalog
@@ -27,6 +27,7 @@ from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
 from controller.scheduling.pods.nodeaffinity import contradiction, malformation
 from controller.scheduling.pods.preferences import PodConstraints
+from controller.scheduling.pods.volumes import SHARED_CLAIM, alternatives_text
 from controller.scheduling.results import (
     MAX_REASONS,
     NO_CAPACITY,
@@ -182,7 +183,7 @@ def _losses(
     for key in sorted(needed, key=_label_rank):
         miss = Miss.OFFERING if key in OFFERING_LABELS else Miss.LABEL
         exclude(catalog.compatible_mask({key: needed[key]}), miss, _not_met(key, needed[key]))
-    requests = pod_class.signature.requests
+    requests = pod_class.requests
     for name in sorted(requests, key=lambda resource: (resource != CPU, resource)):
         amount = requests[name]
         if name not in catalog.axis:
@@ -192,6 +193,8 @@ def _losses(
         capacity = catalog.axis.column(catalog.allocatable, name)
         miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
         reason = f"too small for {name} {format_quantity(amount, name)}"
+        if name == EBS_ATTACHMENTS:
+            reason = f"with fewer than {amount // MILLI} EBS attachments for the pod's volumes"
         held = capacity >= amount
         without_daemons = capacity + catalog.axis.column(catalog.overhead, name) >= amount
         if (without_daemons & ~held)[rows].any():
@@ -260,6 +263,11 @@ def unmet_topology(
             )
         elif group.type is TopologyType.ANTI_AFFINITY:
             unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
+        elif claim := _shared_claim(group):
+            unmet.append(
+                f"PersistentVolumeClaim {claim}, which other pods use too, gets a volume in one "
+                "zone: the pod can run only in the zone of those pods"
+            )
         elif not tallies[group.index].total:
             terms = "all terms of " if group.terms > 1 else ""
             unmet.append(f"no pod matches {terms}the pod affinity over {group.key}")
@@ -274,6 +282,14 @@ def unmet_topology(
     ):
         unmet.append("the pod anti-affinity of other pods excludes this pod")
     return tuple(unmet)
+
+
+def _shared_claim(group: TopologyGroup) -> str:
+    """Return the claim whose users the group counts; empty if it counts pods by labels."""
+    names = group.selector.match_labels if group.selector is not None else {}
+    return next(
+        (name.removeprefix(SHARED_CLAIM) for name in names if name.startswith(SHARED_CLAIM)), ""
+    )
 
 
 def _spread_limits(group: TopologyGroup) -> str:
@@ -292,10 +308,7 @@ def _unattachable_volumes(pending: PendingGroup) -> tuple[str, ...]:
         return ()
     if any((mask & eligibility.tolerated).any() for mask in eligibility.variants_by_alternative):
         return ()
-    required = " or ".join(
-        " and ".join(f"{key} {text(allowed)}" for key, allowed in sorted(alternative.items()))
-        for alternative in pending.pod_class.volumes.alternatives
-    )
+    required = alternatives_text(pending.pod_class.volumes.alternatives)
     return (f"the pod's volumes require {required}: no NodePool launches such nodes for the pod",)
 
 

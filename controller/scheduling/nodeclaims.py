@@ -112,7 +112,7 @@ class NodeClaimWriter:
         """Return the NodeClaim of a planned node, without the cache."""
         axis, settings = self.supply.variants.catalog.axis, self.settings
         requests = resources.total(
-            resources.times(pod_group.pending.pod_class.signature.requests, len(keys))
+            resources.times(pod_group.pending.pod_class.requests, len(keys))
             for pod_group, keys in planned.members
         )
         if any(amount > 0 and name not in axis for name, amount in requests.items()):
@@ -140,7 +140,7 @@ class NodeClaimWriter:
             requests={
                 name: amount
                 for name, amount in resources.total((requests, daemons)).items()
-                if amount
+                if amount and name != resources.EBS_ATTACHMENTS
             },
             labels=terms.labels,
             annotations=annotations,

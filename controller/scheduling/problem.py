@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.quantities import MILLI
 from controller.constraints import resources
 from controller.constraints.requirements import NOTHING, Requirements, one_of, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE
@@ -26,7 +29,7 @@ from controller.scheduling.placement.eligibility import EligibilityReader, new_n
 from controller.scheduling.pods.classes import PodClass, PodSignatures, pod_classes
 from controller.scheduling.pods.groups import topology_groups_of
 from controller.scheduling.pods.preferences import PodConstraints, initial_constraints
-from controller.scheduling.pods.volumes import VolumeIndex, Volumes
+from controller.scheduling.pods.volumes import EBS_DRIVERS, VolumeIndex, Volumes
 from controller.scheduling.settings import Settings
 from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 from controller.state.snapshot import Snapshot
@@ -61,12 +64,27 @@ class PendingPods:
     @property
     def axis(self) -> ResourceAxis:
         """The resources of the solve: CPU and memory, then all others that pods request."""
-        names = {name for pod_class, _ in self.classes for name in pod_class.signature.requests}
+        names = {name for pod_class, _ in self.classes for name in pod_class.requests}
         return ResourceAxis((*FIRST_RESOURCES, *sorted(names.difference(FIRST_RESOURCES))))
+
+    def count_attachments(self, catalog: Catalog) -> None:
+        """Count the EBS volumes of the pods, if some new node could not attach all of them.
+
+        A volume that several pods share counts once per pod.
+        """
+        counts = [pod_class.volumes.count(EBS_DRIVERS) for pod_class, _ in self.classes]
+        total = sum(
+            count * len(pod_class.keys)
+            for count, (pod_class, _) in zip(counts, self.classes, strict=True)
+        )
+        limits = catalog.axis.column(catalog.allocatable, resources.EBS_ATTACHMENTS)
+        if total * MILLI > limits.min(initial=np.inf):
+            for count, (pod_class, _) in zip(counts, self.classes, strict=True):
+                pod_class.attachments = count
 
     def set_sizes(self, axis: ResourceAxis) -> None:
         """Set the size of every class, its requests along the solve's axis of resources."""
-        sizes = axis.vectors(pod_class.signature.requests for pod_class, _ in self.classes)
+        sizes = axis.vectors(pod_class.requests for pod_class, _ in self.classes)
         for (pod_class, _), size in zip(self.classes, sizes, strict=True):
             pod_class.size = size
 
@@ -112,7 +130,7 @@ def scheduling_problem(
     `signatures` and `lifted` are passed to `pod_classes`. The pods that `snapshot` has as running
     and that are among `pods` leave their nodes.
     """
-    volumes = VolumeIndex(snapshot)
+    volumes = VolumeIndex(snapshot, pods)
     devices = DeviceAllocator(pods, snapshot, catalog)
     pending = _read_pods(
         pod_classes(
@@ -126,6 +144,7 @@ def scheduling_problem(
         settings=settings,
         soft_taints=_has_soft_taints(catalog),
     )
+    pending.count_attachments(catalog)
     axis = pending.axis
     pending.set_sizes(axis)
     running = _running_pods(snapshot, pending)
@@ -175,7 +194,10 @@ def _read_pods(
                 constraints = initial_constraints(
                     signature.spec, policy=settings.preference_policy, soft_taints=soft_taints
                 )
-                cached[key] = constraints, volumes.of(signature.namespace, signature.spec)
+                cached[key] = (
+                    constraints,
+                    volumes.of(signature.namespace, signature.spec, constraints.strict),
+                )
         except ValueError as malformed:
             error = str(malformed)
         if error:
@@ -183,7 +205,31 @@ def _read_pods(
         else:
             constraints, pod_class.volumes = cached[key]
             read_classes.append((pod_class, constraints))
-    return PendingPods(tuple(read_classes), refused)
+    refused |= _refuse_further_users(read_classes, volumes)
+    return PendingPods(tuple(one for one in read_classes if one[0].keys), refused)
+
+
+def _refuse_further_users(
+    classes: Sequence[ConstrainedClass], volumes: VolumeIndex
+) -> dict[str, tuple[str, ...]]:
+    """Remove the pods whose ReadWriteOncePod claim another pod uses; return them with causes.
+
+    A pod on a node precedes the pods of the solve, which are in the order of placement.
+    """
+    refused: dict[str, tuple[str, ...]] = {}
+    first_users: dict[str, str] = {}
+    for pod_class, _ in classes:
+        for claim in pod_class.volumes.exclusive:
+            user = volumes.users_of_claims.get(claim) or first_users.setdefault(
+                claim, pod_class.keys[0] if pod_class.keys else ""
+            )
+            cause = (
+                f"PersistentVolumeClaim {claim} has the access mode ReadWriteOncePod, and pod "
+                f"{user} uses it"
+            )
+            refused |= {key: (cause,) for key in pod_class.keys if key != user}
+            pod_class.keys = [key for key in pod_class.keys if key == user]
+    return refused
 
 
 def _split_by_claims(

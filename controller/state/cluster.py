@@ -575,6 +575,7 @@ class Cluster:
             persistent_volume_claims=self.list(kinds.PERSISTENT_VOLUME_CLAIM),
             storage_classes=self.list(kinds.STORAGE_CLASS),
             csi_nodes=self.list(kinds.CSI_NODE),
+            volume_attachments=self.list(kinds.VOLUME_ATTACHMENT),
             pod_disruption_budgets=self.list(kinds.POD_DISRUPTION_BUDGET),
             resource_slices=self.list(kinds.RESOURCE_SLICE),
             resource_claims=self.list(kinds.RESOURCE_CLAIM),

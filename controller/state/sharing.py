@@ -52,14 +52,19 @@ class Replicas:
         """Return an equal pod that shares its parts with a pod of the same owner.
 
         A pod without an owner shares its parts with a pod of the same namespace and labels. Volumes
-        other than claims are removed: each has a unique name, and none restricts scheduling.
+        other than claims and EBS volumes are removed: each has a unique name, and none restricts
+        scheduling.
         """
         owner = controller_of(pod) or (
             pod.metadata.namespace,
             frozenset(pod.metadata.labels.items()),
         )
         stored = self._pod_by_owner.get(owner, BLANK)
-        volumes = [v for v in pod.spec.volumes if v.persistent_volume_claim or v.ephemeral]
+        volumes = [
+            v
+            for v in pod.spec.volumes
+            if v.persistent_volume_claim or v.ephemeral or v.aws_elastic_block_store
+        ]
         spec = msgspec.structs.replace(
             pod.spec, volumes=volumes, node_name=sys.intern(pod.spec.node_name)
         )

@@ -32,6 +32,7 @@ class Snapshot:
     persistent_volume_claims: tuple[workloads.PersistentVolumeClaim, ...] = ()
     storage_classes: tuple[workloads.StorageClass, ...] = ()
     csi_nodes: tuple[workloads.CSINode, ...] = ()
+    volume_attachments: tuple[workloads.VolumeAttachment, ...] = ()
     pod_disruption_budgets: tuple[workloads.PodDisruptionBudget, ...] = ()
     resource_slices: tuple[devices.ResourceSlice, ...] = ()
     resource_claims: tuple[devices.ResourceClaim, ...] = ()

@@ -22,6 +22,7 @@ from controller.aws.instancetypes.branchinterfaces.__main__ import render
 from controller.aws.instancetypes.catalogue import (
     InstanceTypeInfo,
     Limits,
+    attachable_volumes,
     capacity,
     eni_pods,
     instance_type_info,
@@ -32,10 +33,15 @@ from controller.aws.instancetypes.catalogue import (
     reserved_cpu,
     supports,
 )
+from controller.cloudprovider.instancetypes import ATTACHABLE_VOLUMES
 from tests.aws.builders import make_node_class
 
 LIMITS = Limits()
 AWS = "karpenter.k8s.aws/"
+THREE = [
+    NetworkInterface(network_card_index=0, device_index=number, interface_type="interface")
+    for number in range(3)
+]
 
 
 def known(name: str) -> InstanceTypeInfo:
@@ -209,6 +215,40 @@ def disk(name: str, size: str, *, root: bool = False) -> BlockDeviceMapping:
 def test_ephemeral_storage_is_computed_from(name: str, spec: dict[str, Any], storage: str) -> None:
     resources = capacity(known(name), make_node_class(**spec), LIMITS)
     assert resources["ephemeral-storage"] == parse(storage)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "count"),
+    [
+        ("m7i.large", {}, 31),  # dedicated: 32, less the root volume
+        ("m7i.48xlarge", {}, 127),
+        ("m5.large", {}, 25),  # shared: 27, less the root volume and the second interface
+        (
+            "m5.large",
+            {"network_interfaces": THREE},
+            24,
+        ),
+        (
+            "m7i.large",
+            {"network_interfaces": THREE},
+            31,
+        ),
+        ("m5.large", alias("bottlerocket"), 24),  # two volumes
+        ("t2.micro", {}, 39),  # Xen: network interfaces do not count
+    ],
+)
+def test_a_node_attaches_the_volumes_that_ec2_allows_less_its_own(
+    name: str, spec: dict[str, Any], count: int
+) -> None:
+    assert attachable_volumes(known(name), make_node_class(**spec)) == count
+
+
+def test_a_type_without_a_stated_limit_has_that_of_the_ebs_csi_driver() -> None:
+    described = {**INSTANCE_TYPES["m5.large"], "EbsInfo": {"EbsOptimizedSupport": "unsupported"}}
+
+    info = instance_type_info(described)
+
+    assert attachable_volumes(info, make_node_class()) == ATTACHABLE_VOLUMES
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.apis import labels as names
 from controller.apis.kubernetes.taints import Requirement
-from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.instancetypes import ATTACHABLE_VOLUMES, InstanceType, Offering
 from controller.constraints.resources import parse_resources
 from tests.builders.requirements import needs
 
@@ -45,6 +45,7 @@ def make_type(
     requirements: Sequence[Requirement] = (),
     capacity: Mapping[str, str] | None = None,
     overhead: Mapping[str, str] | None = None,
+    attachable_volumes: int = ATTACHABLE_VOLUMES,
 ) -> InstanceType:
     """Return an instance type; its price grows with CPU and memory unless given."""
     size = parse_resources({"cpu": cpu, "memory": memory})
@@ -69,6 +70,7 @@ def make_type(
         offerings=tuple(offerings),
         capacity=parse_resources({"cpu": cpu, "memory": memory, "pods": pods, **(capacity or {})}),
         overhead=parse_resources(overhead or {}),
+        attachable_volumes=attachable_volumes,
     )
 
 

@@ -145,12 +145,24 @@ class PersistentVolumeClaimSpec(Wire):
 
     storage_class_name: str | None = None
     volume_name: str = ""
+    access_modes: list[str] = []
+    resources: ResourceRequirements = ResourceRequirements()
+    selector: LabelSelector | None = None
+    volume_mode: str = "Filesystem"
+    volume_attributes_class_name: str | None = None
+
+
+class AWSElasticBlockStoreVolumeSource(Wire):
+    """An EBS volume that a pod or a PersistentVolume names itself, without a CSI driver."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
 
 
 class Volume(Wire):
-    """A volume of a pod; only PersistentVolumeClaims restrict scheduling."""
+    """A volume of a pod; only claims and EBS volumes restrict scheduling."""
 
     name: str = ""
+    aws_elastic_block_store: AWSElasticBlockStoreVolumeSource | None = None
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
     ephemeral: EphemeralSource | None = None
 

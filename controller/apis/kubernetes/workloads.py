@@ -9,6 +9,7 @@ import msgspec
 
 from controller.apis.kubernetes.meta import KubernetesObject, LabelSelector, ObjectReference, Wire
 from controller.apis.kubernetes.pods import (
+    AWSElasticBlockStoreVolumeSource,
     NodeSelector,
     PersistentVolumeClaimSpec,
     PodTemplateSpec,
@@ -208,9 +209,10 @@ class VolumeNodeAffinity(Wire):
 
 
 class CSIVolumeSource(Wire):
-    """The CSI driver of a volume."""
+    """The CSI driver of a volume, and the driver's name of the volume."""
 
     driver: str = ""
+    volume_handle: str = ""
 
 
 class PersistentVolumeSpec(Wire):
@@ -220,14 +222,26 @@ class PersistentVolumeSpec(Wire):
     csi: CSIVolumeSource | None = None
     host_path: Any = None
     local: Any = None
-    aws_elastic_block_store: Any = None
+    aws_elastic_block_store: AWSElasticBlockStoreVolumeSource | None = None
     storage_class_name: str = ""
+    access_modes: list[str] = []
+    capacity: Quantities = {}
+    claim_ref: ObjectReference | None = None
+    volume_mode: str = "Filesystem"
+    volume_attributes_class_name: str | None = None
+
+
+class PersistentVolumeStatus(Wire):
+    """The phase of a PersistentVolume."""
+
+    phase: str = ""
 
 
 class PersistentVolume(KubernetesObject):
     """A PersistentVolume object."""
 
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
 
 
 class TopologySelectorTerm(Wire):
@@ -267,6 +281,7 @@ class CSINodeDriver(Wire):
 
     name: str = ""
     allocatable: CSINodeAllocatable | None = None
+    topology_keys: list[str] | None = None
 
 
 class CSINodeSpec(Wire):

@@ -28,6 +28,7 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.aws.bootstrap.families import CUSTOM, Family, family_of
 from controller.aws.bootstrap.kubeletexpressions import Variables, resolve_expressions
 from controller.aws.instancetypes.branchinterfaces import branch_interfaces
+from controller.aws.instancetypes.surcharges import node_volumes
 from controller.constraints.resources import (
     CPU,
     EPHEMERAL_STORAGE,
@@ -52,6 +53,13 @@ EXOTIC = frozenset({*GPU_RESOURCES.values(), NEURON, NEURON_CORE})
 
 PREFIX = 16
 """Number of IPv4 addresses in a delegated prefix, a /28."""
+
+UNKNOWN_ATTACHMENTS = 27
+"""EBS attachments of a type for which EC2 states none: the EBS CSI driver assumes 27, shared."""
+
+STARTED_INTERFACES = 2
+"""Network interfaces of a node when its EBS driver counts them: with its default settings, the VPC
+CNI attaches a second one as soon as it starts."""
 
 _ARM64_FIRMWARE_MIB = 64
 _NAME = re.compile(r"([a-z]+)(?:-\d+tb)?(\d+).*\.")
@@ -100,6 +108,8 @@ class InstanceTypeInfo:
     storage: int = 0
     nvme: bool = False
     ebs_mbps: int | None = None
+    ebs_attachments: int = UNKNOWN_ATTACHMENTS
+    shared_attachments: bool = True
     network_mbps: int | None = None
     ipv4_per_interface: int = 0
     efa_interfaces: int = 0
@@ -163,6 +173,8 @@ def instance_type_info(described: Row) -> InstanceTypeInfo:
         storage=disks.get("TotalSizeInGB", 0),
         nvme=disks.get("NvmeSupport", "unsupported") != "unsupported",
         ebs_mbps=_ebs_mbps(ebs),
+        ebs_attachments=ebs.get("MaximumEbsAttachments") or UNKNOWN_ATTACHMENTS,
+        shared_attachments=ebs.get("AttachmentLimitType") != "dedicated",
         network_mbps=_network_mbps(network),
         ipv4_per_interface=network["Ipv4AddressesPerInterface"],
         efa_interfaces=_part(network, "EfaInfo").get("MaximumEfaInterfaces", 0),
@@ -392,6 +404,21 @@ def capacity(info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits) -
     if family_of(node_class).is_windows:
         amounts[PRIVATE_IPV4] = (info.ipv4_per_interface - 1) * MILLI
     return {name: amount for name, amount in amounts.items() if amount}
+
+
+def attachable_volumes(info: InstanceTypeInfo, node_class: EC2NodeClass) -> int:
+    """Return the number of EBS volumes that pods can attach to a node, at least 1.
+
+    It is the rule of the EBS CSI driver: the attachments of the instance type, less the volumes of
+    the node itself. On Nitro types with a shared limit, network interfaces except the first count
+    too; EC2 has subtracted the first one, GPUs and instance store volumes.
+    """
+    limit = info.ebs_attachments - len(node_volumes(node_class))
+    if info.is_nitro and info.shared_attachments:
+        listed = len(node_class.spec.network_interfaces or ())
+        most = sum(card.interfaces for card in info.cards)
+        limit -= max(min(STARTED_INTERFACES, most), listed, 1) - 1
+    return max(limit, 1)
 
 
 def efa_interfaces(info: InstanceTypeInfo, node_class: EC2NodeClass) -> int:

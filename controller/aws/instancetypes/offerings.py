@@ -28,6 +28,7 @@ from controller.aws.bootstrap.families import family_of
 from controller.aws.instancetypes.catalogue import (
     InstanceTypeInfo,
     Limits,
+    attachable_volumes,
     capacity,
     instance_type_info,
     overhead,
@@ -398,6 +399,7 @@ class InstanceTypes:
                 capacity=whole,
                 overhead=overhead(info, own, self.limits, whole),
                 dynamic_resources=self.drivers.devices(name, sharing),
+                attachable_volumes=attachable_volumes(info, own),
             )
 
     def _offerings(

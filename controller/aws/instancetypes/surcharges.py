@@ -97,7 +97,7 @@ def surcharges(
 
     `public_zones` are the zones with a subnet that gives instances a public IPv4 address.
     """
-    volumes = sum(map(prices.monthly, _volumes(node_class))) / HOURS_A_MONTH
+    volumes = sum(map(prices.monthly, node_volumes(node_class))) / HOURS_A_MONTH
     public = set(public_zones)
     requested = node_class.spec.associate_public_ip_address
     address = 0.0 if region.startswith("cn-") else PUBLIC_IPV4
@@ -105,7 +105,7 @@ def surcharges(
     return {zone: either[zone in public if requested is None else requested] for zone in zones}
 
 
-def _volumes(node_class: EC2NodeClass) -> list[BlockDevice]:
+def node_volumes(node_class: EC2NodeClass) -> list[BlockDevice]:
     """Return the EBS volumes of a node.
 
     These are the mappings of the EC2NodeClass, and the devices of the AMI family that it does not

@@ -79,6 +79,7 @@ ALWAYS = (
     "persistentVolumeClaims",
     "storageClasses",
     "csiNodes",
+    "volumeAttachments",
     "podDisruptionBudgets",
 )
 BUFFERING = ("capacityBuffers", "podTemplates", "deployments", "replicaSets", "statefulSets")
@@ -93,6 +94,8 @@ READ_ANNOTATIONS = frozenset(
         "kubernetes.io/config.source",
         "kubernetes.io/config.mirror",
         SAFE_TO_EVICT,
+        labels.BIND_COMPLETED,
+        labels.SELECTED_NODE,
     }
 )
 READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")

@@ -36,6 +36,9 @@ NAMES = frozenset(
         "nominatedNodeName",
         "claimName",
         "volumeName",
+        "volumeHandle",
+        "volumeID",
+        "persistentVolumeName",
         "storageClassName",
         "priorityClassName",
         "resourceClaimName",
@@ -45,7 +48,7 @@ NAMES = frozenset(
 SELECTING = frozenset({"labels", "matchLabels", "nodeSelector", "selector"})
 """Fields that map label keys to values; a selector is such a map or contains one."""
 
-VOLUMES = frozenset({"hostPath", "local", "awsElasticBlockStore"})
+VOLUMES = frozenset({"hostPath", "local"})
 """Volume sources whose content does not affect scheduling."""
 
 TAINTS = frozenset({"taints", "startupTaints", "tolerations"})
@@ -208,7 +211,8 @@ def _field(name: str, value: Any, words: _Words) -> Any:
     if name == "namespaces":
         return [words.namespace(namespace) for namespace in value]
     if name == "annotations":
-        return value
+        selected = value.get(labels.SELECTED_NODE)
+        return {**value, labels.SELECTED_NODE: words.replacement(selected)} if selected else value
     if name in VOLUMES:
         return dict.fromkeys(value, "")
     return _object(value, words, name)

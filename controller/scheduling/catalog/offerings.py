@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.quantities import MILLI
 from controller.apis.kubernetes.taints import Requirement, Taint
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints import requirements, resources
@@ -190,7 +191,7 @@ def _axis(per_pool: Sequence[Sequence[InstanceType]]) -> ResourceAxis:
     for types in per_pool:
         for instance_type in types:
             seen.update(instance_type.capacity)
-    leading = (resources.CPU, resources.MEMORY, resources.PODS)
+    leading = (resources.CPU, resources.MEMORY, resources.PODS, resources.EBS_ATTACHMENTS)
     return ResourceAxis((*leading, *sorted(seen - set(leading))))
 
 
@@ -254,7 +255,7 @@ class _TypeTable:
             available=np.array([offering.available for _, offering in offerings], dtype=np.bool_),
             offering_sets=offering_sets,
             offering_codes=offering_codes,
-            allocatable=axis.matrix([instance_type.allocatable for instance_type in ordered]),
+            allocatable=axis.matrix([_allocatable(instance_type) for instance_type in ordered]),
             capacity=axis.matrix([instance_type.capacity for instance_type in ordered]),
             reservation_ids=[
                 (
@@ -264,6 +265,12 @@ class _TypeTable:
                 for _, offering in offerings
             ],
         )
+
+
+def _allocatable(instance_type: InstanceType) -> Resources:
+    """Return what the pods of a node share: the allocatable resources, and EBS attachments."""
+    attachments = {resources.EBS_ATTACHMENTS: instance_type.attachable_volumes * MILLI}
+    return {**instance_type.allocatable, **attachments}
 
 
 def _type_values(instance_type: InstanceType) -> dict[str, ValueSet]:

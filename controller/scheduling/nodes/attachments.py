@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.arrays import Indices, Vector
-from controller.scheduling.pods.volumes import VolumeError, VolumeIndex, Volumes
+from controller.scheduling.pods.volumes import EBS_DRIVERS, VolumeIndex, Volumes
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
@@ -26,7 +27,7 @@ class Attachments:
         running: Sequence[Pod],
         index: VolumeIndex,
     ) -> None:
-        """Count the volumes that running pods have attached.
+        """Count the volumes that are attached, or that running pods use.
 
         `nodes` are in the order of the axis *nodes* of `ExistingNodes`. `index` finds the volumes
         of the `running` pods.
@@ -34,6 +35,7 @@ class Attachments:
         names = {node.name: index for index, node in enumerate(nodes)}
         self._count = len(nodes)
         self._limits: dict[str, dict[int, int]] = defaultdict(dict)
+        self._expect_ebs_limits(nodes, snapshot)
         for csi_node in snapshot.csi_nodes:
             node = names.get(csi_node.metadata.name)
             for driver in csi_node.spec.drivers or ():
@@ -43,13 +45,27 @@ class Attachments:
         self._attached: dict[tuple[int, str], set[str]] = defaultdict(set)
         for pod in running if self._limits else ():
             if pod.spec.volumes and pod.spec.node_name in names:
-                try:
-                    attached = index.of(
-                        pod.metadata.namespace, index.with_existing_claims(pod).spec
-                    )
-                except VolumeError:
-                    continue  # The pod runs already, so an unreadable claim does not block it.
-                self.put(names[pod.spec.node_name], attached, [pod.key])
+                for driver_name, volume in index.attachments(pod):
+                    self._attached[(names[pod.spec.node_name], driver_name)].add(volume)
+        for attachment in snapshot.volume_attachments if self._limits else ():
+            found = index.attachment_of(
+                attachment.spec.source.persistent_volume_name or "", attachment.spec.attacher
+            )
+            if found is not None and attachment.spec.node_name in names:
+                self._attached[(names[attachment.spec.node_name], found[0])].add(found[1])
+
+    def _expect_ebs_limits(self, nodes: Sequence[StateNode], snapshot: Snapshot) -> None:
+        """Take the limits of nodes whose EBS driver does not run yet from their instance types."""
+        expected = {
+            (pool, instance_type.name): instance_type.attachable_volumes
+            for pool in {node.node_pool for node in nodes if not node.initialized}
+            for instance_type in snapshot.instance_types.get(pool, ())
+        }
+        for index, node in enumerate(nodes):
+            key = (node.node_pool, node.labels.get(labels.INSTANCE_TYPE, ""))
+            if not node.initialized and key in expected:
+                for driver in EBS_DRIVERS:
+                    self._limits[driver][index] = expected[key]
 
     def fitting_counts(self, volumes: Volumes, fitting: Indices) -> Indices:
         """Return the number of pods with these volumes that each node can still take (nodes).

@@ -14,6 +14,7 @@ import numpy as np
 from controller.apis import labels
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.quantities import MILLI
 from controller.apis.kubernetes.taints import Taint, Toleration
 from controller.constraints import hostports, resources, taints
 from controller.constraints.hostports import HostPort
@@ -24,6 +25,9 @@ from controller.scheduling.catalog.daemons import Daemon
 from controller.state.nodes import StateNode, lifecycle_event
 from controller.state.pods import is_daemon, is_terminal
 from controller.state.usage import allocatable
+
+UNLIMITED = np.iinfo(np.int32).max * MILLI
+"""An amount that no pods use up, in thousandths."""
 
 
 class ExistingNodes:
@@ -195,7 +199,8 @@ class ExistingNodes:
             # Reserve capacity for DaemonSet pods that are expected but do not run yet.
             pending = resources.subtract(expected[index], daemon_used[index])
             free = resources.subtract(free, {name: max(v, 0) for name, v in pending.items()})
-            remaining[index] = axis.vector(free)
+            # `Attachments` counts the volumes of existing nodes.
+            remaining[index] = axis.vector({**free, resources.EBS_ATTACHMENTS: UNLIMITED})
         return remaining
 
     def _daemon_requests(self, daemons: Sequence[Daemon]) -> list[Resources]:

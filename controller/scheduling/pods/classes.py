@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from controller.apis.kubernetes.pods import Pod, PodSpec
+from controller.apis.kubernetes.quantities import MILLI
 from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.constraints import hostports, resources
 from controller.constraints.hostports import HostPort
@@ -168,7 +169,8 @@ class PodClass:
 
     `size` holds the requests along the solve's axis of resources. It is empty until all classes of
     the solve are known, because the axis has the resources that any of them requests.
-    `device_requests` describes the devices that the pods claim, if any.
+    `device_requests` describes the devices that the pods claim, if any. `attachments` is the number
+    of EBS volumes that a new node must attach for one pod; 0 if no node can have too many.
     """
 
     signature: PodSignature
@@ -178,6 +180,7 @@ class PodClass:
     size: Vector = field(default_factory=lambda: np.zeros(0))
     volumes: Volumes = NO_VOLUMES
     device_requests: DeviceRequests | None = None
+    attachments: int = 0
 
     @property
     def placement_key(self) -> bytes:
@@ -187,6 +190,14 @@ class PodClass:
         """
         claimed = self.device_requests.signature if self.device_requests is not None else b""
         return self.signature.placement_key + claimed
+
+    @property
+    def requests(self) -> Resources:
+        """The requests of one pod, and the EBS volumes that it attaches."""
+        if not self.attachments:
+            return self.signature.requests
+        attachments = {resources.EBS_ATTACHMENTS: self.attachments * MILLI}
+        return {**self.signature.requests, **attachments}
 
     @property
     def priority(self) -> int:

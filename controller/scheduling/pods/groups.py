@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from controller.apis import labels
+from controller.apis.kubernetes.meta import LabelSelector
 from controller.apis.kubernetes.pods import PodAffinityTerm
 from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import Requirements
 from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.preferences import PodConstraints
+from controller.scheduling.pods.volumes import SHARED_CLAIM
 from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups, TopologyType
 from controller.scheduling.topology.spread import Pins
 from controller.state.buffers import PRIORITY as BUFFER_PRIORITY
@@ -221,6 +224,18 @@ def topology_groups_of(
             own_labels=signature.labels,
         )
         group.hard |= is_required
+        groups_by_index[group.index] = group
+    for claim in pod_class.volumes.shared:
+        # All pods with the claim run in the zone of the volume that is created for the first.
+        selector = LabelSelector(match_labels={f"{SHARED_CLAIM}{claim}": ""})
+        group = groups.affinity(
+            [PodAffinityTerm(topology_key=labels.ZONE, label_selector=selector)],
+            key=labels.ZONE,
+            type_=TopologyType.AFFINITY,
+            namespace=signature.namespace,
+            own_labels=signature.labels,
+        )
+        group.hard = True
         groups_by_index[group.index] = group
     return tuple(groups_by_index[index] for index in sorted(groups_by_index))
 

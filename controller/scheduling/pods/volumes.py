@@ -1,20 +1,23 @@
 """The nodes that can attach a pod's volumes, and the number of attachments per CSI driver.
 
-The node affinity of a bound PersistentVolume says which nodes can attach it; for an unbound volume
-the allowed topologies of its StorageClass do. Volumes restrict the nodes of a pod, but not the
-domains that a topology spread compares.
+The node affinity and the zone labels of a bound PersistentVolume say which nodes can attach it. An
+unbound claim gets an existing volume that it can be bound to, or one that is created where the
+allowed topologies of its StorageClass are. Volumes restrict the nodes of a pod, but not the domains
+that a topology spread compares.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property
 from itertools import product
 
 from controller.apis import labels
 from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import (
+    AWSElasticBlockStoreVolumeSource,
     NodeSelectorTerm,
     PersistentVolumeClaimSource,
     PersistentVolumeClaimSpec,
@@ -23,13 +26,38 @@ from controller.apis.kubernetes.pods import (
     Volume,
 )
 from controller.apis.kubernetes.taints import Requirement
-from controller.apis.kubernetes.workloads import PersistentVolume, PersistentVolumeClaim
+from controller.apis.kubernetes.workloads import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from controller.constraints import requirements
-from controller.constraints.requirements import ValueSet
+from controller.constraints.requirements import NOTHING, Requirements, ValueSet, one_of, text
+from controller.scheduling.pods.staticvolumes import NO_PROVISIONER, can_bind, size_order
+from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 
 AWS_EBS = "ebs.csi.aws.com"
+EBS_DRIVERS = frozenset({AWS_EBS, "ebs.csi.eks.amazonaws.com"})
+"""The CSI drivers of EBS volumes: the add-on's, and that of EKS Auto Mode."""
+
 _IN_TREE = {"kubernetes.io/aws-ebs": AWS_EBS}
+
+SHARED_CLAIM = "persistentvolumeclaim/"
+"""Prefix of a label that pods of a solve get if they share an unbound claim: the claim's name
+follows. Pods with the label get nodes in one zone."""
+
+_ZONE_LABELS = frozenset(
+    {
+        labels.ZONE,
+        labels.REGION,
+        *(old for old, new in labels.ALIASES.items() if new in (labels.ZONE, labels.REGION)),
+    }
+) - {"topology.ebs.csi.aws.com/zone"}
+"""The labels of a PersistentVolume that kube-scheduler compares with the node's."""
+
+Alternatives = tuple[dict[str, ValueSet], ...]
+"""Requirements, of which a node must meet one."""
 
 
 class VolumeError(ValueError):
@@ -41,13 +69,24 @@ class Volumes:
     """A pod's volumes: the nodes that can attach all of them, and their number per CSI driver.
 
     * `alternatives`: requirements, of which a node must meet one to attach all volumes.
-    * `by_claim`: pairs of driver and claim; pods that name the same claim share the volume.
+    * `by_claim`: pairs of driver and volume; pods that name the same claim share the volume.
     * `created`: pairs of driver and number of volumes that are created for each pod.
+    * `exclusive`: the claims, by namespace and name, that only one pod may use at a time.
+    * `shared`: the names of unbound claims that other pods of the solve use, too. They get a volume
+      in one zone.
     """
 
-    alternatives: tuple[dict[str, ValueSet], ...] = ({},)
+    alternatives: Alternatives = ({},)
     by_claim: tuple[tuple[str, str], ...] = ()
     created: tuple[tuple[str, int], ...] = ()
+    exclusive: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+    def count(self, drivers: Set[str]) -> int:
+        """Return the number of volumes of these CSI drivers."""
+        return sum(driver in drivers for driver, _ in self.by_claim) + sum(
+            number for driver, number in self.created if driver in drivers
+        )
 
 
 NO_VOLUMES = Volumes()
@@ -56,8 +95,9 @@ NO_VOLUMES = Volumes()
 class VolumeIndex:
     """The PersistentVolumeClaims, PersistentVolumes and StorageClasses of a snapshot, by name."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        """Index the snapshot."""
+    def __init__(self, snapshot: Snapshot, pods: Sequence[Pod] = ()) -> None:
+        """Index the snapshot; `pods` are the pods of the solve, pending or to be moved."""
+        self._snapshot, self._keys = snapshot, {pod.key for pod in pods}
         self._claims = {
             (claim.metadata.namespace, claim.metadata.name): claim
             for claim in snapshot.persistent_volume_claims
@@ -66,57 +106,144 @@ class VolumeIndex:
         self._classes = {
             storage_class.metadata.name: storage_class for storage_class in snapshot.storage_classes
         }
+        self._zonal = EBS_DRIVERS | {
+            driver.name
+            for csi_node in snapshot.csi_nodes
+            for driver in csi_node.spec.drivers or ()
+            if labels.ZONE in map(labels.normalize, driver.topology_keys or ())
+        }
+        self._nodes = {node.name for node in snapshot.nodes if not node.deleting}
+        self._leaving = {node.name for node in snapshot.nodes if node.deleting}
+        self._leaving |= {pod.spec.node_name for pod in pods if pod.spec.node_name}
+        self._users = Counter(
+            (pod.metadata.namespace, volume.persistent_volume_claim.claim_name)
+            for pod in pods
+            for volume in pod.spec.volumes
+            if volume.persistent_volume_claim is not None
+        )
+        self._reserved: dict[str, str] = {}
+        """The claim for which a volume is reserved, by the name of the volume."""
 
-    def of(self, namespace: str, spec: PodSpec) -> Volumes:
+    @cached_property
+    def _unbound_volumes(self) -> Mapping[str, list[PersistentVolume]]:
+        """The volumes that are not bound, by StorageClass, the smallest first."""
+        by_class: defaultdict[str, list[PersistentVolume]] = defaultdict(list)
+        for volume in self._volumes.values():
+            if volume.status.phase != "Bound":
+                by_class[volume.spec.storage_class_name].append(volume)
+        for volumes in by_class.values():
+            volumes.sort(key=size_order)
+        return by_class
+
+    @cached_property
+    def users_of_claims(self) -> Mapping[str, str]:
+        """The pod on a node that uses a claim, by the claim's namespace and name.
+
+        Pods of the solve are left out.
+        """
+        return {
+            f"{pod.metadata.namespace}/{volume.persistent_volume_claim.claim_name}": pod.key
+            for pod in self._snapshot.pods
+            if pod.spec.node_name and not is_terminal(pod) and pod.key not in self._keys
+            for volume in pod.spec.volumes
+            if volume.persistent_volume_claim is not None
+        }
+
+    def of(
+        self, namespace: str, spec: PodSpec, node_alternatives: Sequence[Requirements] = ({},)
+    ) -> Volumes:
         """Return a pod's volumes.
 
+        `node_alternatives` are the requirements of the pod's own constraints, of which a node must
+        meet one.
+
         Raises:
-            VolumeError: a claim is missing, lost, being deleted or cannot be bound, or a volume is
-                malformed.
+            VolumeError: a claim is missing, lost, being deleted or cannot be bound, a volume is
+                malformed, or no node can attach all volumes.
 
         """
-        per_volume: list[tuple[dict[str, ValueSet], ...]] = []
+        reaches: list[tuple[str, Alternatives]] = []
         by_claim: set[tuple[str, str]] = set()
         created: defaultdict[str, int] = defaultdict(int)
+        exclusive: list[str] = []
         for volume in spec.volumes:
             if volume.persistent_volume_claim is not None:
                 name = volume.persistent_volume_claim.claim_name
                 claim = self._claim(namespace, name)
-                alternatives, driver = self._of_claim(claim)
-                by_claim.add((driver, f"{namespace}/{name}"))
+                reaches.extend(self._of_claim(claim, node_alternatives))
+                by_claim.add(self._identity(claim))
+                if "ReadWriteOncePod" in claim.spec.access_modes:
+                    exclusive.append(claim.metadata.key)
             elif volume.ephemeral is not None and volume.ephemeral.volume_claim_template:
-                template = volume.ephemeral.volume_claim_template
-                alternatives, driver = self._unbound(
-                    template.spec, f"ephemeral volume {volume.name}"
-                )
-                created[driver] += 1
-            else:
-                continue
-            per_volume.append(alternatives)
-        if not per_volume:
+                template = volume.ephemeral.volume_claim_template.spec
+                described = f"ephemeral volume {volume.name}"
+                reach = self._unbound(template, namespace, "", described, node_alternatives)
+                reaches.append((described, reach))
+                created[self._driver_of_class(template)] += 1
+            elif volume.aws_elastic_block_store is not None:
+                by_claim.add((AWS_EBS, _handle(volume.aws_elastic_block_store)))
+        if not reaches and not by_claim:
             return NO_VOLUMES
-        crossed = reduce(_cross, per_volume)
-        return Volumes(crossed, tuple(sorted(by_claim)), tuple(sorted(created.items())))
+        return Volumes(
+            _common(reaches),
+            tuple(sorted(by_claim)),
+            tuple(sorted(created.items())),
+            tuple(exclusive),
+            tuple(self._shared_claims(namespace, spec)),
+        )
+
+    def attachments(self, pod: Pod) -> Iterator[tuple[str, str]]:
+        """Yield driver and identity of each volume that a running pod has attached."""
+        for volume in pod.spec.volumes:
+            name, template = f"{pod.metadata.name}-{volume.name}", None
+            if volume.persistent_volume_claim is not None:
+                name = volume.persistent_volume_claim.claim_name
+            elif volume.ephemeral is not None:
+                template = volume.ephemeral.volume_claim_template
+            else:
+                if volume.aws_elastic_block_store is not None:
+                    yield AWS_EBS, _handle(volume.aws_elastic_block_store)
+                continue
+            claim = self._claims.get((pod.metadata.namespace, name))
+            if claim is not None:
+                yield self._identity(claim)
+            elif template is not None:
+                yield self._driver_of_class(template.spec), f"{pod.metadata.namespace}/{name}"
+
+    def attachment_of(self, volume_name: str, driver: str) -> tuple[str, str] | None:
+        """Return driver and identity of an attached CSI volume, by the name of its volume."""
+        volume = self._volumes.get(volume_name)
+        if volume is None or volume.spec.csi is None:
+            return None
+        return driver, volume.spec.csi.volume_handle or volume_name
 
     def with_existing_claims(self, pod: Pod) -> Pod:
         """Return the pod with its ephemeral volumes as their existing claims specify them.
 
         The claim of an ephemeral volume is named after the pod and the volume. A bound claim
         replaces the volume: it restricts the pod's nodes like that of any other volume. A claim
-        that is not bound has the default StorageClass if the volume names none.
+        that is not bound has the default StorageClass if the volume names none. A pod that shares
+        an unbound claim with others of the solve gets a label with the claim's name.
         """
         volumes = pod.spec.volumes
-        if not volumes or not any(volume.ephemeral is not None for volume in volumes):
+        if not volumes:
             return pod
-        resolved = [self._with_existing_claim(pod, volume) for volume in volumes]
-        return pod if resolved == volumes else with_fields(pod, "spec", volumes=resolved)
+        if any(volume.ephemeral is not None for volume in volumes):
+            resolved = [self._with_existing_claim(pod, volume) for volume in volumes]
+            if resolved != volumes:
+                pod = with_fields(pod, "spec", volumes=resolved)
+        names = self._shared_claims(pod.metadata.namespace, pod.spec)
+        shared = {f"{SHARED_CLAIM}{name}": "" for name in names}
+        if not shared:
+            return pod
+        return with_fields(pod, "metadata", labels={**pod.metadata.labels, **shared})
 
     def _with_existing_claim(self, pod: Pod, volume: Volume) -> Volume:
         name = f"{pod.metadata.name}-{volume.name}"
         claim = self._claims.get((pod.metadata.namespace, name))
         if volume.ephemeral is None or claim is None:
             return volume
-        if claim.spec.volume_name:
+        if claim.spec.volume_name or claim.metadata.is_deleting:
             source = PersistentVolumeClaimSource(claim_name=name)
             return Volume(name=volume.name, persistent_volume_claim=source)
         template = volume.ephemeral.volume_claim_template
@@ -125,6 +252,20 @@ class VolumeIndex:
         chosen = claim.spec.storage_class_name
         path = "ephemeral.volume_claim_template.spec"
         return with_fields(volume, path, storage_class_name=chosen)
+
+    def _shared_claims(self, namespace: str, spec: PodSpec) -> Iterator[str]:
+        """Yield the names of unbound claims that get a volume in one zone and have other users."""
+        for volume in spec.volumes:
+            if volume.persistent_volume_claim is not None:
+                name = volume.persistent_volume_claim.claim_name
+                claim = self._claims.get((namespace, name))
+                if (
+                    claim is not None
+                    and not claim.spec.volume_name
+                    and self._users[namespace, name] > 1
+                    and self._driver_of_class(claim.spec) in {*self._zonal, NO_PROVISIONER}
+                ):
+                    yield name
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim:
         claim = self._claims.get((namespace, name))
@@ -136,102 +277,255 @@ class VolumeIndex:
             raise VolumeError(f"PersistentVolumeClaim {name} has lost its volume")
         return claim
 
+    def _identity(self, claim: PersistentVolumeClaim) -> tuple[str, str]:
+        """Return the driver of a claim's volume, and the driver's name of the volume.
+
+        The claim's namespace and name stand for a volume that has no name yet.
+        """
+        volume = self._volumes.get(claim.spec.volume_name)
+        if volume is None:
+            return self._driver_of_class(claim.spec), claim.metadata.key
+        if volume.spec.csi is not None:
+            return volume.spec.csi.driver, volume.spec.csi.volume_handle or claim.metadata.key
+        if volume.spec.aws_elastic_block_store is not None:
+            return AWS_EBS, _handle(volume.spec.aws_elastic_block_store)
+        return "", claim.metadata.key
+
+    def _driver_of_class(self, spec: PersistentVolumeClaimSpec) -> str:
+        storage_class = self._classes.get(spec.storage_class_name or "")
+        provisioner = storage_class.provisioner if storage_class is not None else ""
+        return _IN_TREE.get(provisioner, provisioner)
+
     def _of_claim(
-        self, claim: PersistentVolumeClaim
-    ) -> tuple[tuple[dict[str, ValueSet], ...], str]:
-        """Return the requirements for nodes that can attach a claim's volume, and its driver.
+        self, claim: PersistentVolumeClaim, node_alternatives: Sequence[Requirements]
+    ) -> Iterator[tuple[str, Alternatives]]:
+        """Yield the requirements for nodes that can attach a claim's volume, each with its origin.
 
         Raises:
-            VolumeError: the volume is missing, malformed or being deleted, or the claim cannot be
-                bound.
+            VolumeError: the volume is missing or malformed, or the claim cannot be bound.
 
         """
         name = claim.metadata.name
+        described = f"PersistentVolumeClaim {name}"
         if not claim.spec.volume_name:
-            return self._unbound(claim.spec, f"PersistentVolumeClaim {name}")
+            selected = claim.metadata.annotations.get(labels.SELECTED_NODE, "")
+            if selected in self._nodes:
+                # kube-scheduler has chosen the node for which the volume is created.
+                yield described, ({labels.HOSTNAME: one_of(selected)},)
+            yield (
+                described,
+                self._unbound(
+                    claim.spec, claim.metadata.namespace, name, described, node_alternatives
+                ),
+            )
+            return
+        annotations = claim.metadata.annotations
+        if claim.status.phase == "Pending" and labels.BIND_COMPLETED not in annotations:
+            raise VolumeError(
+                f"{described} is not bound yet: it names PersistentVolume {claim.spec.volume_name}"
+            )
         volume = self._volumes.get(claim.spec.volume_name)
-        volume_text = f"PersistentVolume {claim.spec.volume_name} of PersistentVolumeClaim {name}"
+        volume_text = f"PersistentVolume {claim.spec.volume_name} of {described}"
         if volume is None:
             raise VolumeError(f"{volume_text} not found")
-        if volume.metadata.is_deleting:
-            raise VolumeError(f"{volume_text} is being deleted")
         try:
-            return _alternatives_of(volume), _driver(volume)
+            yield volume_text, self._node_affinity(volume, is_bound=True)
         except ValueError as malformed:
             raise VolumeError(f"{volume_text}: {malformed}") from malformed
+        yield volume_text, _zones_of_labels(volume)
 
     def _unbound(
-        self, spec: PersistentVolumeClaimSpec, description: str
-    ) -> tuple[tuple[dict[str, ValueSet], ...], str]:
-        """Return the requirements for the nodes of an unbound volume, and its driver.
+        self,
+        spec: PersistentVolumeClaimSpec,
+        namespace: str,
+        name: str,
+        described: str,
+        node_alternatives: Sequence[Requirements],
+    ) -> Alternatives:
+        """Return the requirements for the nodes of an unbound claim.
 
-        `description` names the claim in errors.
+        `name` is empty for the claim of an ephemeral volume. `described` names the claim in errors.
 
         Raises:
-            VolumeError: the claim has no StorageClass, or one that binds immediately.
+            VolumeError: the claim has no StorageClass, or one that binds immediately, or no volume
+                is left for it and none is created.
 
         """
         if not spec.storage_class_name:
-            raise VolumeError(f"{description} is not bound and has no StorageClass")
+            raise VolumeError(f"{described} is not bound and has no StorageClass")
         storage_class = self._classes.get(spec.storage_class_name)
         if storage_class is None:
-            raise VolumeError(f"StorageClass {spec.storage_class_name} of {description} not found")
+            raise VolumeError(f"StorageClass {spec.storage_class_name} of {described} not found")
         if storage_class.volume_binding_mode == "Immediate":
             raise VolumeError(
-                f"{description} is not bound yet: StorageClass {spec.storage_class_name} has "
+                f"{described} is not bound yet: StorageClass {spec.storage_class_name} has "
                 "volumeBindingMode Immediate, so the pod waits until the volume is provisioned"
             )
-        terms = tuple(
-            requirements.read([part.requirement for part in term.match_label_expressions])
-            for term in storage_class.allowed_topologies
+        created = _created_volumes(storage_class)
+        if created == ({},):
+            return created
+        try:
+            existing = [
+                (volume, self._node_affinity(volume, is_bound=False))
+                for volume in self._unbound_volumes.get(spec.storage_class_name, ())
+                if can_bind(volume, spec, namespace, name)
+            ]
+        except ValueError as malformed:
+            raise VolumeError(f"{described}: {malformed}") from malformed
+        if not created:
+            claims = self._competing_claims(spec.storage_class_name)
+            if claims > 1:
+                existing = self._reserve(existing, claims, f"{namespace}/{name}", node_alternatives)
+            if not existing:
+                raise VolumeError(
+                    f"no PersistentVolume is left for {described}: StorageClass "
+                    f"{spec.storage_class_name} has the provisioner {storage_class.provisioner}. "
+                    "Create a PersistentVolume of this StorageClass"
+                )
+        return _distinct([*created, *(term for _, terms in existing for term in terms)])
+
+    def _competing_claims(self, storage_class: str) -> int:
+        """Return the number of unbound claims of a StorageClass that pods of the solve use."""
+        used = (self._claims.get(key) for key in self._users)
+        return sum(
+            claim is not None
+            and not claim.spec.volume_name
+            and claim.spec.storage_class_name == storage_class
+            for claim in used
         )
-        return terms or ({},), _IN_TREE.get(storage_class.provisioner, storage_class.provisioner)
+
+    def _reserve(
+        self,
+        volumes: Sequence[tuple[PersistentVolume, Alternatives]],
+        claims: int,
+        claim: str,
+        node_alternatives: Sequence[Requirements],
+    ) -> list[tuple[PersistentVolume, Alternatives]]:
+        """Return the volumes for a claim, or only one of them if other claims may need the rest.
+
+        Of several, the smallest on a node that the pod's own constraints allow is reserved.
+        """
+        at_same_nodes = Counter(_hashable(reach) for _, reach in volumes)
+        if min(at_same_nodes.values(), default=0) >= claims:
+            return list(volumes)
+        free = [
+            (volume, reach)
+            for volume, reach in volumes
+            if self._reserved.get(volume.metadata.name, claim) == claim
+        ]
+        free.sort(key=lambda pair: not _combinations(pair[1], tuple(map(dict, node_alternatives))))
+        for volume, _ in free[:1]:
+            self._reserved[volume.metadata.name] = claim
+        return free[:1]
+
+    def _node_affinity(self, volume: PersistentVolume, *, is_bound: bool) -> Alternatives:
+        """Return the alternatives of a volume's node affinity.
+
+        Raises:
+            ValueError: a term is malformed.
+
+        """
+        affinity = volume.spec.node_affinity
+        if affinity is None or affinity.required is None:
+            return ({},)
+        lies_on_node = volume.spec.local is not None or volume.spec.host_path is not None
+        terms = tuple(
+            requirements.read(self._expressions(term, may_move=lies_on_node and is_bound))
+            for term in affinity.required.node_selector_terms
+        )
+        return terms or ({},)
+
+    def _expressions(self, term: NodeSelectorTerm, *, may_move: bool) -> list[Requirement]:
+        # A bound volume on a node's own disk requires that node. If the pod must leave the node, it
+        # needs a new node nevertheless.
+        return [
+            expression
+            for expression in term.match_expressions
+            if not (
+                may_move
+                and expression.key == labels.HOSTNAME
+                and self._leaving.intersection(expression.values)
+            )
+        ]
 
 
-def _cross(
-    some: tuple[dict[str, ValueSet], ...], others: tuple[dict[str, ValueSet], ...]
-) -> tuple[dict[str, ValueSet], ...]:
-    """Return each of some alternatives combined with each of others, without repetitions.
-
-    One node must reach all volumes, so combinations that contradict themselves are left out, unless
-    all do. Volumes of one StorageClass have equal alternatives: without their repetitions, the
-    number of combinations does not grow with the number of volumes.
-    """
-    crossed = {
-        frozenset(combined.items()): combined
-        for combined in (requirements.conjunction(*parts) for parts in product(some, others))
-    }
-    possible = [
-        alternative
-        for alternative in crossed.values()
-        if not any(values.is_empty for values in alternative.values())
-    ]
-    return tuple(possible or crossed.values())
+def alternatives_text(alternatives: Alternatives) -> str:
+    """Return alternatives as text; those that only exclude labels are left out."""
+    return " or ".join(
+        " and ".join(f"{key} {text(allowed)}" for key, allowed in sorted(alternative.items()))
+        for alternative in alternatives
+        if not all(allowed.is_empty for allowed in alternative.values())
+    )
 
 
-def _alternatives_of(volume: PersistentVolume) -> tuple[dict[str, ValueSet], ...]:
-    affinity = volume.spec.node_affinity
-    if affinity is None or affinity.required is None:
-        return ({},)
-    is_on_node = volume.spec.local is not None or volume.spec.host_path is not None
+def _created_volumes(storage_class: StorageClass) -> Alternatives:
+    """Return where a StorageClass has volumes created; empty if it creates none."""
+    if storage_class.provisioner in ("", NO_PROVISIONER):
+        return ()
     terms = tuple(
-        requirements.read(_expressions(term, without_hostname=is_on_node))
-        for term in affinity.required.node_selector_terms
+        requirements.read([part.requirement for part in term.match_label_expressions])
+        for term in storage_class.allowed_topologies
     )
     return terms or ({},)
 
 
-def _expressions(term: NodeSelectorTerm, *, without_hostname: bool) -> list[Requirement]:
-    # A volume on a node's own disk requires that node, which may be about to be disrupted. The pod
-    # then needs a new node nevertheless.
-    return [
-        expression
-        for expression in term.match_expressions
-        if not (without_hostname and expression.key == labels.HOSTNAME)
-    ]
+def _zones_of_labels(volume: PersistentVolume) -> Alternatives:
+    """Return the requirements of a volume's labels for zone and region; `__` separates values.
+
+    kube-scheduler admits nodes that have neither a label for the zone nor one for the region.
+    """
+    wanted: dict[str, ValueSet] = {}
+    for key, value in volume.metadata.labels.items():
+        names = [name.strip() for name in value.split("__")]
+        if key in _ZONE_LABELS and all(names):
+            requirements.narrow(wanted, labels.normalize(key), one_of(*names))
+    return (wanted, {labels.ZONE: NOTHING, labels.REGION: NOTHING}) if wanted else ({},)
 
 
-def _driver(volume: PersistentVolume) -> str:
-    if volume.spec.csi is not None:
-        return volume.spec.csi.driver
-    return AWS_EBS if volume.spec.aws_elastic_block_store is not None else ""
+def _common(reaches: Sequence[tuple[str, Alternatives]]) -> Alternatives:
+    """Return the requirements for nodes that attach all of some volumes, given with their origins.
+
+    Raises:
+        VolumeError: no node can attach all of them.
+
+    """
+    common: Alternatives = ({},)
+    for index, (origin, alternatives) in enumerate(reaches):
+        narrowed = _combinations(common, alternatives)
+        if not narrowed:
+            before = reaches[:index]
+            apart = [
+                other for other in before if not _combinations(other[1], alternatives)
+            ] or before
+            named = "; ".join(
+                f"{name} requires {alternatives_text(reach)}"
+                for name, reach in (*apart[:2], (origin, alternatives))
+                if alternatives_text(reach)
+            )
+            raise VolumeError(f"no node can attach all volumes of the pod: {named}")
+        common = narrowed
+    return common
+
+
+def _combinations(some: Alternatives, others: Alternatives) -> Alternatives:
+    """Return each of some alternatives combined with each of others, if a node can meet both.
+
+    Volumes of one StorageClass have equal alternatives: without repetitions, the number of
+    combinations does not grow with the number of volumes.
+    """
+    pairs = (requirements.conjunction(*parts) for parts in product(some, others))
+    return _distinct([pair for pair in pairs if requirements.is_possible(pair)])
+
+
+def _distinct(alternatives: Sequence[dict[str, ValueSet]]) -> Alternatives:
+    """Return alternatives without repetitions."""
+    return tuple({frozenset(item.items()): item for item in alternatives}.values())
+
+
+def _hashable(alternatives: Alternatives) -> frozenset[frozenset[tuple[str, ValueSet]]]:
+    return frozenset(frozenset(alternative.items()) for alternative in alternatives)
+
+
+def _handle(source: AWSElasticBlockStoreVolumeSource) -> str:
+    """Return the ID of an EBS volume, which may be written as `aws://ZONE/ID`."""
+    return source.volume_id.rpartition("/")[2]
