@@ -6,7 +6,7 @@ Creates a cluster with Joiner, runs ten pods, and destroys everything. If the ru
 than `--spend` dollars, at list prices rounded up, or takes longer than `--hours`, it destroys the
 stack at once. At the end the run looks for resources with the installation's tag and terminates
 running instances. It exits with 1 if anything is left. For the prerequisites, see
-"Install it on a cluster" in the README; the run creates its own cluster.
+docs/how-to/install.md; the run creates its own cluster.
 """
 
 from __future__ import annotations

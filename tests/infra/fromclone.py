@@ -1,4 +1,4 @@
-"""Run the README's commands from a clean clone: `pulumi install`, `pulumi up`, `pulumi destroy`.
+"""Run the commands of docs/how-to/install.md from a clean clone, and `pulumi destroy`.
 
 The program and its Python providers run in the virtual environment that `pulumi install` creates
 from the lock. They find nothing of this checkout except what is installed there. pytest does not

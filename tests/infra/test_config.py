@@ -232,8 +232,9 @@ def test_the_table_of_settings_equals_the_code() -> None:
     assert page == table(), "python -m infra.config.table > docs/reference/settings.md"
 
 
-def test_readme_names_only_existing_settings() -> None:
-    named = set(re.findall(r"joiner:([a-zA-Z]+)", (CHECKOUT / "README.md").read_text()))
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/install.md"])
+def test_a_page_names_only_existing_settings(page: str) -> None:
+    named = set(re.findall(r"joiner:([a-zA-Z]+)", (CHECKOUT / page).read_text()))
 
     assert named
     assert named <= set(KEYS)

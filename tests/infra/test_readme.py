@@ -22,6 +22,8 @@ from testbed.environment import CHECKOUT
 from tests.infra.test_program import run
 
 README = (CHECKOUT / "README.md").read_text()
+INSTALL = (CHECKOUT / "docs" / "how-to" / "install.md").read_text()
+COMMANDS = (CHECKOUT / "docs" / "reference" / "commands.md").read_text()
 PAGES = {
     str(page.relative_to(CHECKOUT)): page.read_text()
     for page in sorted((CHECKOUT / "docs").rglob("*.md"))
@@ -41,8 +43,8 @@ def inline_of(text: str) -> list[str]:
     return [code for code in re.findall(r"`([^`\n]+)`", text) if "<" not in code]
 
 
-BLOCKS = blocks_of(README)
-YAML = blocks_of(README, "yaml")
+BLOCKS = blocks_of(INSTALL)
+YAML = blocks_of(INSTALL, "yaml")
 PULUMI = """#!/bin/sh
 exec {python} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@" >> {log}
 """
@@ -106,7 +108,7 @@ def lines_with(word: str, blocks: Sequence[str] = BLOCKS) -> Iterator[str]:
 
 
 @pytest.mark.process
-def test_the_stacks_in_readme_have_all_required_settings(desk: Path) -> None:
+def test_the_stacks_of_the_installation_have_all_required_settings(desk: Path) -> None:
     typed("\n".join(lines_with("pulumi")), desk / "checkout")
 
     stacks = settings_given(desk)
@@ -118,10 +120,12 @@ def test_the_stacks_in_readme_have_all_required_settings(desk: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "page", [page for page, text in PAGES.items() if "config set joiner:clusterName" in text]
+    "text",
+    [text for text in (README, *PAGES.values()) if "config set joiner:clusterName" in text],
+    ids=lambda text: text.splitlines()[0],
 )
-def test_the_stacks_on_a_page_have_all_required_settings(desk: Path, page: str) -> None:
-    typed("\n".join(lines_with("pulumi", blocks_of(PAGES[page]))), desk / "checkout")
+def test_the_stacks_on_a_page_have_all_required_settings(desk: Path, text: str) -> None:
+    typed("\n".join(lines_with("pulumi", blocks_of(text))), desk / "checkout")
 
     stacks = settings_given(desk)
 
@@ -158,8 +162,8 @@ def settings_in_running_text(text: str) -> list[str]:
 
 
 @pytest.mark.process
-def test_settings_in_the_text_of_readme_are_accepted(desk: Path) -> None:
-    more = settings_in_running_text(README)
+def test_settings_in_the_text_of_the_installation_are_accepted(desk: Path) -> None:
+    more = settings_in_running_text(INSTALL)
     assert more
 
     typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
@@ -183,7 +187,7 @@ def test_settings_in_the_text_of_a_page_are_accepted(desk: Path, page: str) -> N
 
 
 @pytest.mark.process
-def test_yaml_settings_in_readme_are_accepted(desk: Path) -> None:
+def test_yaml_settings_of_the_installation_are_accepted(desk: Path) -> None:
     typed(next(lines_with("pulumi")), desk / "checkout")
     (written,) = (yaml.safe_load(block)["config"] for block in YAML)
     settings = {key.removeprefix("joiner:"): json.dumps(value) for key, value in written.items()}
@@ -195,8 +199,8 @@ def test_yaml_settings_in_readme_are_accepted(desk: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.usefixtures("desk")
-def test_the_solve_example_in_readme_works() -> None:
-    (block,) = lines_with("python -m controller")
+def test_the_examples_of_the_engine_work() -> None:
+    (block,) = lines_with("python -m controller", blocks_of(COMMANDS))
     script = "\n".join(line for line in block.splitlines() if not line.startswith("make"))
 
     said = typed(script, CHECKOUT)
@@ -246,3 +250,25 @@ def test_each_command_of_joiner_that_a_page_names_has_its_flags(
     )
 
     assert {flag for flag in flags if flag not in done.stdout} - {"--help"} == set()
+
+
+def test_the_first_page_is_short() -> None:
+    assert len(README.splitlines()) <= 130
+    assert len(README.split()) <= 800
+
+
+def test_the_figures_of_the_first_page_are_those_of_the_benchmarks() -> None:
+    table = README.partition("## Why Joiner?")[2].partition("\n\n")[2].partition("\n\n")[0]
+    figures = re.findall(r"(?<=\| )[\d.,]+(?= \|)", table)
+    recorded = re.findall(r"[\d.,]+", PAGES["docs/explanation/benchmarks.md"])
+
+    assert len(figures) == 8
+    assert set(figures) <= set(recorded)
+
+
+def test_the_savings_of_the_first_page_are_those_of_the_page_on_advise() -> None:
+    """`tests/offline` compares that page with what the command prints."""
+    (shown,) = blocks_of(README, "text")
+    printed = "\n".join(blocks_of(PAGES["docs/how-to/advise.md"], "text"))
+
+    assert all(line in printed for line in shown.splitlines())
