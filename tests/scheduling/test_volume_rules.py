@@ -200,6 +200,19 @@ def test_claims_do_not_share_a_volume_without_a_provisioner() -> None:
     assert zones == {("zone-a",), ("zone-c",)}
 
 
+def test_two_claims_of_a_pod_get_two_volumes_that_one_node_attaches() -> None:
+    pod = make_pod(claims=["one", "two"])
+    volumes = [available("a", "zone-a"), available("b-1", "zone-b"), available("b-2", "zone-b")]
+    claims = tuple(claim(name, storageClassName="static") for name in ("one", "two"))
+    world = {"storage_classes": (STATIC,), "persistent_volume_claims": claims}
+
+    results = solve([pod], persistent_volumes=tuple(volumes), **world)
+    assert values_of(node_of(results, pod), labels.ZONE) == ["zone-b"]
+
+    results = solve([pod], persistent_volumes=tuple(volumes[:2]), **world)
+    expect_unschedulable(results, pod, "PersistentVolume", "two")
+
+
 def test_an_available_volume_is_used_outside_the_zones_where_new_ones_are_created() -> None:
     elsewhere = [{"matchLabelExpressions": [{"key": labels.ZONE, "values": ["zone-a"]}]}]
     pod = make_pod(claims=["data"], node_selector={labels.ZONE: "zone-c"})
@@ -377,6 +390,38 @@ def test_a_volume_that_is_still_attached_counts_towards_the_limit() -> None:
         persistent_volume_claims=(claim("data", "old"),),
         **world,
     )
+    expect_on_existing(results, "n1", [pod])
+
+
+def test_a_volume_that_a_node_has_attached_is_no_further_one_above_the_limit() -> None:
+    running = [make_pod(cpu="100m", claims=[f"d{n}"], node="n1") for n in range(2)]
+    pod = make_pod(cpu="100m", claims=["d0"])
+
+    results = solve(
+        [pod],
+        nodes=[make_node("n1")],
+        pods=tuple(running),
+        csi_nodes=(_limited(1),),
+        persistent_volumes=tuple(disk(f"v{n}") for n in range(2)),
+        persistent_volume_claims=tuple(claim(f"d{n}", f"v{n}") for n in range(2)),
+    )
+
+    expect_on_existing(results, "n1", [pod])
+
+
+def test_volumes_of_ended_pods_are_not_attached() -> None:
+    ended = make_pod(cpu="100m", claims=["old"], node="n1", phase="Succeeded")
+    pod = make_pod(cpu="100m", claims=["data"])
+
+    results = solve(
+        [pod],
+        nodes=[make_node("n1")],
+        pods=(ended,),
+        csi_nodes=(_limited(1),),
+        persistent_volumes=(disk("v"), disk("w")),
+        persistent_volume_claims=(claim("data", "v"), claim("old", "w")),
+    )
+
     expect_on_existing(results, "n1", [pod])
 
 

@@ -13,6 +13,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.arrays import Indices, Vector
 from controller.scheduling.pods.volumes import EBS_DRIVERS, VolumeIndex, Volumes
 from controller.state.nodes import StateNode
+from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 
 
@@ -44,7 +45,7 @@ class Attachments:
                     self._limits[driver.name][node] = count
         self._attached: dict[tuple[int, str], set[str]] = defaultdict(set)
         for pod in running if self._limits else ():
-            if pod.spec.volumes and pod.spec.node_name in names:
+            if pod.spec.volumes and pod.spec.node_name in names and not is_terminal(pod):
                 for driver_name, volume in index.attachments(pod):
                     self._attached[(names[pod.spec.node_name], driver_name)].add(volume)
         for attachment in snapshot.volume_attachments if self._limits else ():
@@ -85,7 +86,10 @@ class Attachments:
                 continue
             for node, limit in limits.items():
                 attached = self._attached[(node, driver)]
-                spare = limit - len(attached) - len(claims - attached)
+                further = claims - attached
+                if not further and not created:
+                    continue  # As in kube-scheduler: the node may have more volumes than its limit.
+                spare = limit - len(attached) - len(further)
                 pods = spare // created if created else int(limited[node])
                 limited[node] = min(int(limited[node]), pods) if spare >= 0 else 0
         return np.maximum(limited, 0)

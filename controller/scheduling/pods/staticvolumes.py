@@ -30,7 +30,7 @@ def can_bind(
     is_suitable = (
         own.volume_mode == spec.volume_mode
         and (own.volume_attributes_class_name or "") == (spec.volume_attributes_class_name or "")
-        and _size(own.capacity) >= _size(spec.resources.requests)
+        and _size(own.capacity) >= requested_size(spec)
         and not volume.metadata.is_deleting
     )
     if reserved is not None:
@@ -41,6 +41,11 @@ def can_bind(
         and (spec.selector is None or selectors.selects(spec.selector, volume.metadata.labels))
         and set(spec.access_modes) <= set(own.access_modes)
     )
+
+
+def requested_size(spec: PersistentVolumeClaimSpec) -> int:
+    """Return the storage that a claim requests, in thousandths of a byte."""
+    return _size(spec.resources.requests)
 
 
 def size_order(volume: PersistentVolume) -> tuple[int, str]:

@@ -33,7 +33,12 @@ from controller.apis.kubernetes.workloads import (
 )
 from controller.constraints import requirements
 from controller.constraints.requirements import NOTHING, Requirements, ValueSet, one_of, text
-from controller.scheduling.pods.staticvolumes import NO_PROVISIONER, can_bind, size_order
+from controller.scheduling.pods.staticvolumes import (
+    NO_PROVISIONER,
+    can_bind,
+    requested_size,
+    size_order,
+)
 from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 
@@ -90,6 +95,20 @@ class Volumes:
 
 
 NO_VOLUMES = Volumes()
+
+
+@dataclass(frozen=True, slots=True)
+class _StaticClaim:
+    """An unbound claim for which no volume is created, and the existing ones it can be bound to.
+
+    `described` names the claim in errors; `key` is its namespace and name. With each volume come
+    the alternatives of its node affinity, the smallest volume first.
+    """
+
+    described: str
+    key: str
+    spec: PersistentVolumeClaimSpec
+    volumes: Sequence[tuple[PersistentVolume, Alternatives]]
 
 
 class VolumeIndex:
@@ -163,6 +182,7 @@ class VolumeIndex:
 
         """
         reaches: list[tuple[str, Alternatives]] = []
+        static: list[_StaticClaim] = []
         by_claim: set[tuple[str, str]] = set()
         created: defaultdict[str, int] = defaultdict(int)
         exclusive: list[str] = []
@@ -170,22 +190,23 @@ class VolumeIndex:
             if volume.persistent_volume_claim is not None:
                 name = volume.persistent_volume_claim.claim_name
                 claim = self._claim(namespace, name)
-                reaches.extend(self._of_claim(claim, node_alternatives))
+                reaches.extend(self._of_claim(claim, static))
                 by_claim.add(self._identity(claim))
                 if "ReadWriteOncePod" in claim.spec.access_modes:
                     exclusive.append(claim.metadata.key)
             elif volume.ephemeral is not None and volume.ephemeral.volume_claim_template:
                 template = volume.ephemeral.volume_claim_template.spec
                 described = f"ephemeral volume {volume.name}"
-                reach = self._unbound(template, namespace, "", described, node_alternatives)
+                reach = self._unbound(template, namespace, "", described, static)
                 reaches.append((described, reach))
                 created[self._driver_of_class(template)] += 1
             elif volume.aws_elastic_block_store is not None:
                 by_claim.add((AWS_EBS, _handle(volume.aws_elastic_block_store)))
         if not reaches and not by_claim:
             return NO_VOLUMES
+        common = _common(reaches)
         return Volumes(
-            _common(reaches),
+            self._with_free_volumes(common, static, node_alternatives) if static else common,
             tuple(sorted(by_claim)),
             tuple(sorted(created.items())),
             tuple(exclusive),
@@ -297,9 +318,11 @@ class VolumeIndex:
         return _IN_TREE.get(provisioner, provisioner)
 
     def _of_claim(
-        self, claim: PersistentVolumeClaim, node_alternatives: Sequence[Requirements]
+        self, claim: PersistentVolumeClaim, static: list[_StaticClaim]
     ) -> Iterator[tuple[str, Alternatives]]:
         """Yield the requirements for nodes that can attach a claim's volume, each with its origin.
+
+        A claim for which no volume is created is added to `static`.
 
         Raises:
             VolumeError: the volume is missing or malformed, or the claim cannot be bound.
@@ -314,9 +337,7 @@ class VolumeIndex:
                 yield described, ({labels.HOSTNAME: one_of(selected)},)
             yield (
                 described,
-                self._unbound(
-                    claim.spec, claim.metadata.namespace, name, described, node_alternatives
-                ),
+                self._unbound(claim.spec, claim.metadata.namespace, name, described, static),
             )
             return
         annotations = claim.metadata.annotations
@@ -340,11 +361,12 @@ class VolumeIndex:
         namespace: str,
         name: str,
         described: str,
-        node_alternatives: Sequence[Requirements],
+        static: list[_StaticClaim],
     ) -> Alternatives:
         """Return the requirements for the nodes of an unbound claim.
 
         `name` is empty for the claim of an ephemeral volume. `described` names the claim in errors.
+        A claim for which no volume is created is added to `static`.
 
         Raises:
             VolumeError: the claim has no StorageClass, or one that binds immediately, or no volume
@@ -373,15 +395,9 @@ class VolumeIndex:
         except ValueError as malformed:
             raise VolumeError(f"{described}: {malformed}") from malformed
         if not created:
-            claims = self._competing_claims(spec.storage_class_name)
-            if claims > 1:
-                existing = self._reserve(existing, claims, f"{namespace}/{name}", node_alternatives)
             if not existing:
-                raise VolumeError(
-                    f"no PersistentVolume is left for {described}: StorageClass "
-                    f"{spec.storage_class_name} has the provisioner {storage_class.provisioner}. "
-                    "Create a PersistentVolume of this StorageClass"
-                )
+                raise VolumeError(_no_volume_left(described, storage_class))
+            static.append(_StaticClaim(described, f"{namespace}/{name}", spec, existing))
         return _distinct([*created, *(term for _, terms in existing for term in terms)])
 
     def _competing_claims(self, storage_class: str) -> int:
@@ -394,29 +410,71 @@ class VolumeIndex:
             for claim in used
         )
 
-    def _reserve(
+    def _with_free_volumes(
         self,
-        volumes: Sequence[tuple[PersistentVolume, Alternatives]],
-        claims: int,
-        claim: str,
+        alternatives: Alternatives,
+        claims: Sequence[_StaticClaim],
         node_alternatives: Sequence[Requirements],
-    ) -> list[tuple[PersistentVolume, Alternatives]]:
-        """Return the volumes for a claim, or only one of them if other claims may need the rest.
+    ) -> Alternatives:
+        """Return the alternatives in which each of a pod's claims gets another existing volume.
 
-        Of several, the smallest on a node that the pod's own constraints allow is reserved.
+        If other pods of the solve compete for the volumes, it is one alternative, and its volumes
+        are reserved: if possible, one that the pod's own constraints allow.
+
+        Raises:
+            VolumeError: too few volumes are left.
+
         """
-        at_same_nodes = Counter(_hashable(reach) for _, reach in volumes)
-        if min(at_same_nodes.values(), default=0) >= claims:
-            return list(volumes)
-        free = [
-            (volume, reach)
-            for volume, reach in volumes
-            if self._reserved.get(volume.metadata.name, claim) == claim
-        ]
-        free.sort(key=lambda pair: not _combinations(pair[1], tuple(map(dict, node_alternatives))))
-        for volume, _ in free[:1]:
-            self._reserved[volume.metadata.name] = claim
-        return free[:1]
+        contested = any(self._is_contested(claim, len(claims)) for claim in claims)
+        if len(claims) == 1 and not contested:
+            return alternatives
+        # As kube-scheduler, in the order of the requested sizes.
+        ordered = sorted(claims, key=lambda claim: requested_size(claim.spec))
+        chosen = [(one, self._chosen_volumes(one, ordered)) for one in alternatives]
+        fitting = [(one, volumes) for one, volumes in chosen if volumes]
+        if not fitting:
+            storage_class = self._classes[claims[-1].spec.storage_class_name or ""]
+            raise VolumeError(_no_volume_left(claims[-1].described, storage_class))
+        if not contested:
+            return tuple(one for one, _ in fitting)
+        own = tuple(map(dict, node_alternatives))
+        first = next((pair for pair in fitting if _combinations((pair[0],), own)), fitting[0])
+        self._reserved.update(first[1])
+        return (first[0],)
+
+    def _is_contested(self, claim: _StaticClaim, of_pod: int) -> bool:
+        """Whether other pods of the solve may need the volumes for a claim.
+
+        They do not if there are enough for all claims wherever there is one. `of_pod` is the number
+        of claims of the pod.
+        """
+        claims = self._competing_claims(claim.spec.storage_class_name or "")
+        at_same_nodes = Counter(
+            frozenset(frozenset(term.items()) for term in reach) for _, reach in claim.volumes
+        )
+        return claims > of_pod and min(at_same_nodes.values()) < claims
+
+    def _chosen_volumes(
+        self, alternative: dict[str, ValueSet], claims: Sequence[_StaticClaim]
+    ) -> dict[str, str]:
+        """Return a volume for each claim on nodes of an alternative, or none if one gets none.
+
+        The result has the key of the claim by the name of its volume.
+        """
+        chosen: dict[str, str] = {}
+        for claim in claims:
+            for volume, reach in claim.volumes:
+                name = volume.metadata.name
+                if (
+                    name not in chosen
+                    and self._reserved.get(name, claim.key) == claim.key
+                    and any(requirements.conjunction(alternative, t) == alternative for t in reach)
+                ):
+                    chosen[name] = claim.key
+                    break
+            else:
+                return {}
+        return chosen
 
     def _node_affinity(self, volume: PersistentVolume, *, is_bound: bool) -> Alternatives:
         """Return the alternatives of a volume's node affinity.
@@ -522,8 +580,12 @@ def _distinct(alternatives: Sequence[dict[str, ValueSet]]) -> Alternatives:
     return tuple({frozenset(item.items()): item for item in alternatives}.values())
 
 
-def _hashable(alternatives: Alternatives) -> frozenset[frozenset[tuple[str, ValueSet]]]:
-    return frozenset(frozenset(alternative.items()) for alternative in alternatives)
+def _no_volume_left(described: str, storage_class: StorageClass) -> str:
+    name, provisioner = storage_class.metadata.name, storage_class.provisioner
+    return (
+        f"no PersistentVolume is left for {described}: StorageClass {name} has the provisioner "
+        f"{provisioner}. Create a PersistentVolume of this StorageClass"
+    )
 
 
 def _handle(source: AWSElasticBlockStoreVolumeSource) -> str:
