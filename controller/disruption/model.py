@@ -72,6 +72,11 @@ class Rule:
         """Whether each node is a domain of its own and the rule is not an affinity."""
         return self.group.per_node and self.type is not TopologyType.AFFINITY
 
+    @property
+    def is_host_spread(self) -> bool:
+        """Whether the rule is a spread by hostname whose minimum count pods may raise."""
+        return self.group.is_host_spread
+
     def population(self, present: Counts) -> Vector:
         """Return the number of pods in each domain that the rule counts."""
         return self._sum(present, self.members, self.counted)
@@ -188,9 +193,7 @@ class _Reader:
         self._known_nodes: dict[Eligibility, list[bool]] = {}
         self._known_required: dict[int, PodConstraints] = {}
         self._known_domains: dict[tuple[str, frozenset[str]], tuple[list[str], Indices]] = {}
-        self._domains = Domains(
-            problem.nodes, problem.supply.launch_options, problem.groups.tallies
-        )
+        self._domains = Domains(problem.nodes, problem.supply.beyond_limits, problem.groups.tallies)
 
     def model(self) -> ClusterModel:
         """Return the arrays of the cluster."""
@@ -302,7 +305,7 @@ class _Reader:
         builder = ProblemBuilder(
             supply.variants,
             self._problem.groups.all,
-            capacity=supply.capacity,
+            capacity=supply.beyond_limits.capacity,
             limits=supply.limits,
         )
         plenty = np.full_like(supply.limits.left, ABUNDANT) * supply.limits.units
@@ -374,7 +377,8 @@ class _Reader:
         nodes, tally = self._problem.nodes, self._problem.groups.tallies[group.index]
         if group.per_node:
             names = [host or "" for host in nodes.domains(group.key)]
-            domain, universe = np.arange(len(nodes)), np.zeros(len(nodes), dtype=np.bool_)
+            domain = np.arange(len(nodes))
+            universe = np.array([name in group.universe for name in names], dtype=np.bool_)
         else:
             every = self._universe(group, owner_classes)
             names, domain = self._number_domains(group.key, frozenset(every))
@@ -406,7 +410,7 @@ class _Reader:
         """Return the domains whose counts a spread compares."""
         if not owner_classes:
             return set(group.universe)
-        owned = self._domains.rules(self._classes_read[owner_classes[0]].eligibility).owned
+        owned = self._domains.rules(self._classes_read[owner_classes[0]]).owned
         return next((set(every) for tally, _, every in owned if tally.group is group), set())
 
 

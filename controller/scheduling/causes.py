@@ -23,6 +23,7 @@ from controller.scheduling.arrays import Indices, Mask, Vector
 from controller.scheduling.catalog.launchoptions import Supply
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
+from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
 from controller.scheduling.pods.nodeaffinity import contradiction, malformation
@@ -246,20 +247,17 @@ def _full(reservations: Sequence[str]) -> str:
     return f"capacity reservations {shown_values(reservations)} are full"
 
 
-def unmet_topology(
-    owned: Sequence[TopologyGroup], counted: Sequence[TopologyGroup], tallies: Tallies
-) -> tuple[str, ...]:
+def unmet_topology(pending: PendingGroup, domains: Domains, tallies: Tallies) -> tuple[str, ...]:
     """Return a sentence per topology constraint of a pod that fits nowhere.
 
-    Which of the constraints exclude the pod is not checked. `owned` are the groups that the pod
-    states, `counted` those that count it.
+    Which of the constraints exclude the pod is not checked.
     """
-    unmet = []
+    owned, unmet = pending.owned, []
     for group in owned:
         if group.type is TopologyType.SPREAD:
             unmet.append(
                 f"no domain satisfies the topology spread over {group.key} "
-                f"({_spread_limits(group)})"
+                f"({_spread_limits(group)}){_emptiest_domain(pending, group, domains)}"
             )
         elif group.type is TopologyType.ANTI_AFFINITY:
             unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
@@ -277,7 +275,7 @@ def unmet_topology(
             )
     if any(
         group.type is TopologyType.ANTI_AFFINITY and tallies[group.index].owners
-        for group in counted
+        for group in pending.counted
         if group not in owned
     ):
         unmet.append("the pod anti-affinity of other pods excludes this pod")
@@ -290,6 +288,28 @@ def _shared_claim(group: TopologyGroup) -> str:
     return next(
         (name.removeprefix(SHARED_CLAIM) for name in names if name.startswith(SHARED_CLAIM)), ""
     )
+
+
+def _emptiest_domain(pending: PendingGroup, group: TopologyGroup, domains: Domains) -> str:
+    """Return the domain with the fewest pods that a spread counts, and why the spread counts it.
+
+    Of several such domains, one in which no node can be launched for the pod is named, because the
+    pod cannot raise its count. Empty for a spread over nodes, and if there are too few domains.
+    """
+    found = (rule for rule in domains.rules(pending).owned if rule[0].group is group)
+    tally, _, universe = next(found, (None, False, ()))
+    if tally is None or len(universe) < max(group.min_domains, 1):
+        return ""
+    reach = domains.reached_domains(pending, group.key)
+    domain = min(universe, key=lambda domain: (tally.counts[domain], domain in reach, domain))
+    if domain in group.universe:
+        why = f"node {group.universe[domain]} is there"
+    elif domain in reach:
+        why = "a node can be launched there for the pod"
+    else:
+        why = "a node is launched there for other pods"
+    pods = with_count(tally.counts[domain], "matching pod")
+    return f": {domain} has the fewest, {pods}, and counts because {why}"
 
 
 def _spread_limits(group: TopologyGroup) -> str:
@@ -318,6 +338,7 @@ class PlacementCauses:
 
     supply: Supply
     devices: DeviceAllocator
+    domains: Domains
     tallies: Tallies
 
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
@@ -341,7 +362,7 @@ class PlacementCauses:
             *self._used_ports(pending),
             *self.reached_limits(pending, left),
             *self._used_reservations(pending, left),
-            *unmet_topology(pending.owned, pending.counted, self.tallies),
+            *unmet_topology(pending, self.domains, self.tallies),
             *impossible,
         )
         return causes or (TOO_FEW_TYPES,)
@@ -350,7 +371,7 @@ class PlacementCauses:
         """Return a cause if DaemonSets use a host port of such pods on every possible node."""
         anywhere = pending.eligibility.own_eligible & pending.eligibility.tolerated
         variants = self.supply.variants.variant_of[
-            self.supply.launch_options.fitting_node_types(anywhere, pending.size)
+            self.supply.beyond_limits.fitting_node_types(anywhere, pending.size)
         ]
         if not len(variants) or self.supply.variants.free(pending.ports)[variants].any():
             return ()
@@ -363,7 +384,7 @@ class PlacementCauses:
         `left` is the remaining amount of each limit, then of each reservation.
         """
         variants = self.supply.variants
-        node_types = self.supply.launch_options.fitting_node_types(
+        node_types = self.supply.beyond_limits.fitting_node_types(
             pending.eligibility.eligible, pending.size
         )
         found = np.unique(variants.reservation_of_variant[variants.variant_of[node_types]])
@@ -377,7 +398,7 @@ class PlacementCauses:
 
         `left` is the remaining amount of each limit, in thousandths of the resource's unit.
         """
-        node_types = self.supply.launch_options.fitting_node_types(
+        node_types = self.supply.beyond_limits.fitting_node_types(
             pending.eligibility.eligible, pending.size
         )
         rows = np.unique(self.supply.variants.row_of[node_types])

@@ -320,16 +320,21 @@ def _supply(
     headroom: LimitHeadroom,
 ) -> Supply:
     """Return the variants as the supply of a solve, with their capacity and limits."""
-    capacity = flexible_capacity(
-        variants,
-        variants.capacity_along(axis),
-        settings,
-        [pod_class.size for pod_class, _ in pending.classes],
-    )
+    limits = purchase_limits(variants, headroom)
+    sizes = [pod_class.size for pod_class, _ in pending.classes]
+    capacity = variants.capacity_along(axis)
+    beyond_limits = LaunchOptions(variants, flexible_capacity(variants, capacity, settings, sizes))
+    launch_options, admitted = beyond_limits, limits.admit_one(limits.left)
+    if not admitted.all():
+        within = np.where(admitted[:, None], capacity, -1.0)
+        launch_options = LaunchOptions(
+            variants, flexible_capacity(variants, within, settings, sizes)
+        )
     return Supply(
         variants=variants,
-        capacity=capacity,
-        launch_options=LaunchOptions(variants, capacity),
+        capacity=launch_options.capacity,
+        launch_options=launch_options,
+        beyond_limits=beyond_limits,
         headroom=headroom,
-        limits=purchase_limits(variants, headroom),
+        limits=limits,
     )

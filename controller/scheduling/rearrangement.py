@@ -59,9 +59,7 @@ class Rearrangement:
         freed = left + self.supply.limits.consumption[present_node_types].sum(axis=0)
         classes = each_apart([*families.classes, *by_weight])
         problem, node_types = self.builder.problem(classes, freed, keep=present_node_types)
-        rules = [
-            self.domains.rules(pod_group.pending.eligibility) for pod_group in families.classes
-        ]
+        rules = [self.domains.rules(pod_group.pending) for pod_group in families.classes]
         search = LocalSearch(
             problem=problem,
             move_rules=MoveRules(
@@ -99,7 +97,7 @@ class Rearrangement:
         for pending in sorted(
             without_devices, key=lambda pending: (pending.is_buffer, pending.pod_class.index)
         ):
-            rules, eligible = self.domains.rules(pending.eligibility), pending.eligibility.eligible
+            rules, eligible = self.domains.rules(pending), pending.eligibility.eligible
             domains = self.supply.launch_options.combinations(
                 eligible, rules.keys, rules.optional_keys
             )
@@ -120,7 +118,7 @@ class Rearrangement:
         keys = tuple(key for key, _ in pod_group.pins)
         all_pins = [pod_group.pins]
         if not pod_group.is_bound:
-            optional = self.domains.rules(pod_group.pending.eligibility).optional_keys
+            optional = self.domains.rules(pod_group.pending).optional_keys
             pins_of_combinations = (
                 tuple(zip(keys, domains, strict=True))
                 for domains in self.supply.launch_options.combinations(eligible, keys, optional)

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,9 +27,10 @@ from controller.scheduling.pods.preferences import without_preferences
 from controller.scheduling.problem import scheduling_problem
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import Results
-from controller.scheduling.retries import with_equal_weights, without_domains
+from controller.scheduling.retries import Domains, with_equal_weights, without_domains
 from controller.scheduling.settings import Settings
 from controller.scheduling.solver import Solver
+from controller.scheduling.topology.groups import TopologyType
 from controller.state.gangs import gangs_among
 from controller.state.snapshot import Snapshot
 
@@ -79,6 +80,84 @@ def schedule(
     return schedule_gangs(pods, gangs, snapshot=snapshot, solve=solve)
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The order of NodePools and pods in a solve; see `Solver`."""
+
+    packed_first: Set[int] = frozenset()
+    final_weights: Mapping[str, int] | None = None
+
+
+IN_ORDER_OF_WEIGHTS = _Order()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solves:
+    """Solves of the same pods, in changed clusters and in different orders."""
+
+    pods: Sequence[Pod]
+    settings: Settings
+    expired: Callable[[], bool]
+    reporter: Reporter
+
+    def solve(
+        self, cluster: Snapshot, catalog: Catalog, order: _Order = IN_ORDER_OF_WEIGHTS
+    ) -> tuple[Solver, Results]:
+        """Return a solve in which no spread breaks because of new nodes for other pods."""
+        cautious: Set[int] = frozenset()
+        while True:
+            solver, results = self._once(cluster, catalog, cautious, order)
+            broken = solver.broken_spreads()
+            if (domains := solver.blocking_domains()) and not self.expired():
+                again = self._without_domains(domains, cluster, cautious, order)
+                if again is not None and (
+                    again.unschedulable.keys() < results.unschedulable.keys()
+                    or (broken and again.unschedulable.keys() == results.unschedulable.keys())
+                ):
+                    # The lower bound of the first results is for fewer pods, so it also holds for
+                    # more.
+                    bound = min(results.lower_bound, again.cost)
+                    return solver, replace(again, lower_bound=bound)
+            if not broken:
+                return solver, results
+            # The second time, every spread is cautious, so that no third time is needed.
+            cautious = solver.spreads if cautious else broken
+            self.reporter.solved_again("spreads count the domains of new nodes for other pods")
+
+    def _without_domains(
+        self, domains: Domains, cluster: Snapshot, cautious: Set[int], order: _Order
+    ) -> Results | None:
+        """Return the results without new nodes in these domains, or None if a spread breaks."""
+        closed = sorted(name for names in domains.values() for name in names)
+        self.reporter.solved_again(f"no new nodes in {', '.join(closed)}")
+        changed = without_domains(cluster, domains)
+        solver, results = self._once(changed, encoded(changed), cautious, order)
+        return results if not solver.broken_spreads() else None
+
+    def _once(
+        self, cluster: Snapshot, catalog: Catalog, cautious: Set[int], order: _Order
+    ) -> tuple[Solver, Results]:
+        """Solve once; `cautious` is as in `Solver`."""
+        problem = scheduling_problem(
+            self.pods, snapshot=cluster, settings=self.settings, catalog=catalog
+        )
+        self.reporter.problem_read(
+            pods=problem.pods.number,
+            classes=len(problem.pods.classes),
+            node_types=len(problem.supply.variants.price),
+            nodes=len(problem.nodes),
+        )
+        solver = Solver(
+            problem,
+            self.expired,
+            self.reporter,
+            cautious=cautious,
+            packed_first=order.packed_first,
+            final_weights=order.final_weights,
+        )
+        return solver, solver.run()
+
+
 def _schedule(
     pods: Sequence[Pod],
     *,
@@ -89,49 +168,20 @@ def _schedule(
     reporter: Reporter,
 ) -> Results:
     """Schedule pods without regard to gangs."""
-
-    def solve_in(
-        cluster: Snapshot,
-        catalog: Catalog,
-        *,
-        packed_first: Set[int] = frozenset(),
-        final_weights: Mapping[str, int] | None = None,
-    ) -> tuple[Solver, Results]:
-        problem = scheduling_problem(pods, snapshot=cluster, settings=settings, catalog=catalog)
-        reporter.problem_read(
-            pods=problem.pods.number,
-            classes=len(problem.pods.classes),
-            node_types=len(problem.supply.variants.price),
-            nodes=len(problem.nodes),
-        )
-        solver = Solver(
-            problem, expired, reporter, packed_first=packed_first, final_weights=final_weights
-        )
-        return solver, solver.run()
-
-    solver, results = solve_in(snapshot, catalog)
-    if (blocking_domains := solver.blocking_domains()) and not expired():
-        closed = ", ".join(
-            sorted(domain for names in blocking_domains.values() for domain in names)
-        )
-        reporter.solved_again(f"no new nodes in {closed}")
-        changed_cluster = without_domains(snapshot, blocking_domains)
-        _, again = solve_in(changed_cluster, encoded(changed_cluster))
-        if again.unschedulable.keys() < results.unschedulable.keys():
-            # The lower bound of the first results is for fewer pods, so it also holds for more.
-            results = replace(again, lower_bound=min(results.lower_bound, again.cost))
+    solves = _Solves(pods=pods, settings=settings, expired=expired, reporter=reporter)
+    solver, results = solves.solve(snapshot, catalog)
     # Other pods used up the limits of NodePools that these pods need.
     short_of_limits = solver.short_of_limits()
     if short_of_limits and not expired():
         reporter.solved_again("new nodes first for pods that limits left unschedulable")
-        solver, again = solve_in(snapshot, catalog, packed_first=short_of_limits)
+        solver, again = solves.solve(snapshot, catalog, _Order(packed_first=short_of_limits))
         if _unschedulable_priorities(pods, again) < _unschedulable_priorities(pods, results):
             results, short_of_limits = again, solver.short_of_limits()
     if short_of_limits and not expired():
         reporter.solved_again("equal weights of all NodePools")
         changed_cluster = with_equal_weights(snapshot)
-        weights = {pool.name: pool.weight for pool in catalog.pools}
-        _, again = solve_in(changed_cluster, encoded(changed_cluster), final_weights=weights)
+        order = _Order(final_weights={pool.name: pool.weight for pool in catalog.pools})
+        _, again = solves.solve(changed_cluster, encoded(changed_cluster), order)
         if _unschedulable_priorities(pods, again) < _unschedulable_priorities(pods, results):
             results = again
     reporter.done(results)
@@ -170,8 +220,10 @@ def least_cost(
     if not pod_groups:
         return 0.0
     nodes, variants, limits = problem.nodes, problem.supply.variants, problem.supply.limits
+    # A spread by hostname limits no node: the more pods its other nodes have, the more it may have.
+    groups = [group for group in problem.groups.all if group.type is not TopologyType.SPREAD]
     problem_builder = ProblemBuilder(
-        variants, problem.groups.all, capacity=variants.capacity_along(problem.axis), limits=limits
+        variants, groups, capacity=variants.capacity_along(problem.axis), limits=limits
     )
     classes = problem_builder.classes(pod_groups)
     packing_problem, _ = problem_builder.problem(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
-from controller.scheduling.arrays import Indices
+from controller.scheduling.arrays import Indices, Mask
 from controller.scheduling.causes import TOO_FEW_TYPES, PlacementCauses
 from controller.scheduling.nodeclaims import NodeClaimWriter
 from controller.scheduling.nodes.occupancy import ExistingOccupancy
@@ -25,7 +25,7 @@ from controller.scheduling.rearrangement import Rearranged, Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retries import can_exclude
-from controller.scheduling.topology.groups import TopologyType
+from controller.scheduling.topology.groups import TopologyGroup, TopologyType
 
 HEAVIER_POOLS = "NodePools of greater weight"
 
@@ -44,11 +44,14 @@ class Solver:
         expired: Callable[[], bool],
         reporter: Reporter = SILENT,
         *,
+        cautious: Set[int] = frozenset(),
         packed_first: Set[int] = frozenset(),
         final_weights: Mapping[str, int] | None = None,
     ) -> None:
         """Copy the parts of the problem that the solve changes.
 
+        `cautious` are the indices of the topology spreads that count every domain in which the
+        solve might launch a node, for any pod; see `broken_spreads`.
         `packed_first` are the indices of the pod classes that get new nodes before other pods of
         the same priority. `final_weights` are weights of NodePools, by name, in whose order the
         solve puts its nodes in the end.
@@ -60,17 +63,20 @@ class Solver:
         self._devices = problem.devices.fork()
         tallies = [tally.copy() for tally in problem.groups.tallies]
         nodes = problem.nodes.copy()
-        self._domains = Domains(nodes, supply.launch_options, tallies)
+        self._domains = Domains(nodes, supply.launch_options, tallies, cautious)
+        self._occupancy = ExistingOccupancy(tallies, nodes, cautious)
         self._placer = Placer(
             supply=supply,
             nodes=nodes,
-            occupancy=ExistingOccupancy(tallies, nodes),
+            occupancy=self._occupancy,
             attachments=problem.attachments.copy(),
             devices=self._devices,
             domains=self._domains,
             tallies=tallies,
         )
-        self._causes = PlacementCauses(supply=supply, devices=self._devices, tallies=tallies)
+        self._causes = PlacementCauses(
+            supply=supply, devices=self._devices, domains=self._domains, tallies=tallies
+        )
         builder = ProblemBuilder(
             supply.variants, problem.groups.all, capacity=supply.capacity, limits=supply.limits
         )
@@ -120,17 +126,49 @@ class Solver:
         """Return the domains, by label, whose low counts keep pods with a spread unschedulable.
 
         The constraints of the pods exclude these domains, even without regard to volumes. No
-        existing node is in these domains: they count only if this solve launches nodes there.
+        existing node is in these domains: they count only if this solve launches nodes there. The
+        domains of `broken_spreads` are included.
         """
         domains: defaultdict[str, set[str]] = defaultdict(set)
+        for group, new in self._breaking_domains().items():
+            domains[group.key] |= new
         for pending in self._without_node:
-            for tally, _, universe in self._domains.rules(pending.eligibility).owned:
+            for tally, _, universe in self._domains.rules(pending).owned:
                 group = tally.group
-                if group.type is TopologyType.SPREAD and can_exclude(group.key):
-                    own = pending.eligibility.own_eligible & pending.eligibility.tolerated
-                    reach = self._supply.launch_options.values(group.key, own)
-                    domains[group.key] |= set(universe) - group.universe - set(reach)
-        return {key: values for key, values in domains.items() if values}
+                reach = self._domains.reached_domains(pending, group.key)
+                domains[group.key] |= set(universe).difference(group.universe, reach)
+        return {key: values for key, values in domains.items() if values and can_exclude(key)}
+
+    @property
+    def spreads(self) -> frozenset[int]:
+        """The topology spreads, by index."""
+        return frozenset(group.index for group in self._groups if group.type is TopologyType.SPREAD)
+
+    def broken_spreads(self) -> frozenset[int]:
+        """Return the topology spreads, by index, that the results break.
+
+        A spread compares the domains of existing nodes and of nodes that can be launched for its
+        own pods. It breaks if the solve launches nodes in further domains for other pods.
+        """
+        hosts = self._occupancy.broken_spreads(self._counts_on_new_nodes)
+        return frozenset(group.index for group in (*self._breaking_domains(), *hosts))
+
+    def _counts_on_new_nodes(self, group: TopologyGroup) -> list[int]:
+        """Return the number of pods that a spread by hostname counts on each new node."""
+        return [
+            node.count(group)
+            for node in self._planned
+            if self._domains.may_count(group, node.eligible)
+        ]
+
+    def _breaking_domains(self) -> dict[TopologyGroup, set[str]]:
+        """Return the broken spreads over other domains than nodes, with the further domains."""
+        if not self._domains.breaking_domains(self._union(node.eligible for node in self._planned)):
+            return {}
+        # A NodeClaim lists only instance types that hold its pods.
+        options = self._supply.launch_options
+        holding = (options.fitting_variants(node.eligible, node.size) for node in self._planned)
+        return self._domains.breaking_domains(self._union(holding))
 
     def short_of_limits(self) -> frozenset[int]:
         """Return the indices of the pod classes that limits leave unschedulable.
@@ -306,7 +344,7 @@ class Solver:
         weaker = self._weaker(pending)
         if weaker is not None:
             return [self._attainable(weaker)]
-        if not self._domains.is_restricted and self._domains.rules(pending.eligibility).spreads:
+        if not self._domains.is_restricted and self._domains.rules(pending).spreads:
             self._held_back.append(pending)
             return []
         if len(self._supply.headroom.left):
@@ -351,16 +389,21 @@ class Solver:
         """
         if not self._held_back:
             return []
-        opening = np.zeros(len(self._supply.variants.pool_of_variant), dtype=np.bool_)
-        for planned in self._planned:
-            opening |= planned.eligible
-        for pending in self._held_back:
-            opening |= pending.eligibility.own_eligible & pending.eligibility.tolerated
-        self._domains.restrict(opening)
+        affordable = self._supply.limits.admit_one(self._left)
+        self._domains.restrict(
+            self._union(node.eligible for node in self._planned)
+            | self._union(self._domains.reach(group, affordable) for group in self._held_back),
+            affordable,
+        )
         return [
             self._reader.pending_group(pending.pod_class, pending.constraints, pending.keys)
             for pending in self._held_back
         ]
+
+    def _union(self, masks: Iterable[Mask]) -> Mask:
+        """Mark the variants that any of the masks marks."""
+        none = np.zeros(len(self._supply.variants.pool_of_variant), dtype=np.bool_)
+        return np.asarray(np.logical_or.reduce([none, *masks]))
 
     def _mark_unschedulable(self, keys: Sequence[str], causes: tuple[str, ...]) -> None:
         for key in keys:

@@ -178,10 +178,10 @@ def test_two_rules_that_each_keep_pods_apart_are_one_obstacle() -> None:
         )
         for number, state in enumerate(nodes)
     ]
-    question = Question(
-        problem=replace(known, snapshot=replace(known.snapshot, pods=tuple(apart))),
-        leaving=outside(known),
-    )
+    # The spread counts this node, which never has a pod, so no other has two.
+    barred = StateNode(node=make_node("barred", taints=[taint("own")]))
+    snapshot = replace(known.snapshot, pods=tuple(apart), nodes=(*known.snapshot.nodes, barred))
+    question = Question(problem=replace(known, snapshot=snapshot), leaving=outside(known))
 
     advice = advise(question, steady=question.forecast(), most=40, expired=lambda: False)
 

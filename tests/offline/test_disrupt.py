@@ -362,7 +362,13 @@ def test_an_empty_node_with_buffer_capacity_stays(
 def test_the_default_topology_spread_of_the_cluster_applies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spread = {"maxSkew": 1, "topologyKey": HOSTNAME, "whenUnsatisfiable": "DoNotSchedule"}
+    # With fewer than two nodes, each may have one pod.
+    spread = {
+        "maxSkew": 1,
+        "minDomains": 2,
+        "topologyKey": HOSTNAME,
+        "whenUnsatisfiable": "DoNotSchedule",
+    }
     cluster = world(
         *((name, "small", [pod(name, cpu=400, memory=256, labels={"app": "web"})]) for name in "ab")
     )

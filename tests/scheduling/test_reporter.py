@@ -101,7 +101,7 @@ def test_a_solve_without_zones_that_only_count_is_reported() -> None:
     heard = Heard()
 
     schedule(
-        [*make_pods(4, cpu="3"), *pods],
+        [*make_pods(4, cpu="3500m"), *pods],
         snapshot=make_snapshot(make_nodepool(), types=types),
         reporter=heard,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -115,9 +116,13 @@ def test_a_storageclass_limits_the_zones() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
 
 
-def test_volumes_do_not_limit_the_domains_of_a_spread() -> None:
+@pytest.mark.parametrize(("zones", "number"), [(("zone-a",), 2), (("zone-a", "zone-b"), 1)])
+def test_a_spread_counts_zones_without_the_pods_volumes_only_if_nodes_are_there(
+    zones: Sequence[str], number: int
+) -> None:
     snapshot = make_snapshot(
         make_nodepool(),
+        nodes=[make_node(f"n-{zone}", zone=zone, cpu="1m") for zone in zones],
         persistent_volumes=tuple(_volume(f"v{n}", "zone-a") for n in range(2)),
         persistent_volume_claims=tuple(_claim(f"d{n}", volumeName=f"v{n}") for n in range(2)),
     )
@@ -126,7 +131,7 @@ def test_volumes_do_not_limit_the_domains_of_a_spread() -> None:
     results = schedule_on(snapshot, pods)
 
     placed = [pod for pod in pods if pod.key not in results.unschedulable]
-    expect_skew(results, labels.ZONE, placed, 1)
+    expect_skew(results, labels.ZONE, placed, number)
 
 
 @pytest.mark.parametrize(

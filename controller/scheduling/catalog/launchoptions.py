@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -37,10 +37,16 @@ class LaunchOptions:
         self._least: dict[bytes, Vector] = {}
         self._fitting: dict[tuple[bytes, bytes], Indices] = {}
         self._unit_prices: dict[tuple[bytes, bytes], float] = {}
+        self._values: dict[tuple[str, bytes], list[str]] = {}
         self._combined: dict[
             tuple[bytes, tuple[str, ...], frozenset[str]], list[tuple[Domain, ...]]
         ] = {}
         self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
+
+    @property
+    def capacity(self) -> Matrix:
+        """The capacity, node types × resources."""
+        return self._capacity.T
 
     def label_values(self, key: str) -> list[str]:
         """Return all values of a label that the variants distinguish, sorted."""
@@ -49,12 +55,21 @@ class LaunchOptions:
 
     def values(self, key: str, mask: Mask) -> list[str]:
         """Return the domains of a label in which nodes of these variants can be launched."""
-        present = mask & self._present
-        return [
-            value
-            for value in self.label_values(key)
-            if (present & self._variants.compatible_mask({key: one_of(value)})).any()
-        ]
+        cached = self._values.get((key, mask.tobytes()))
+        if cached is None:
+            present = mask & self._present
+            cached = self._values[key, mask.tobytes()] = [
+                value
+                for value in self.label_values(key)
+                if (present & self._variants.compatible_mask({key: one_of(value)})).any()
+            ]
+        return cached
+
+    def with_labels(self, mask: Mask, keys: Iterable[str]) -> Mask:
+        """Mark the variants in `mask` whose nodes have these labels."""
+        for key in keys:
+            mask = mask & ~self._inside(key, None)
+        return mask
 
     def combinations(
         self, mask: Mask, keys: tuple[str, ...], optional: frozenset[str]
@@ -131,9 +146,17 @@ class LaunchOptions:
             cached = self._fits[key] = np.asarray((self._capacity >= size[:, None]).all(axis=0))
         return cached
 
-    def fitting_variants(self, mask: Mask, size: Vector) -> Mask:
-        """Mark the variants in `mask` with a node type on which a pod of this size fits."""
-        return mask & np.isfinite(self._least_prices(size))
+    def fitting_variants(self, mask: Mask, size: Vector, affordable: Mask | None = None) -> Mask:
+        """Mark the variants in `mask` with a node type on which a pod of this size fits.
+
+        `affordable` (node types) marks the node types that limits still admit; all if None.
+        """
+        if affordable is None:
+            return mask & np.isfinite(self._least_prices(size))
+        node_types = self.fitting_node_types(mask, size)
+        fitting = np.zeros_like(mask)
+        fitting[self._variants.variant_of[node_types[affordable[node_types]]]] = True
+        return fitting
 
     def fitting_node_types(self, mask: Mask, size: Vector) -> Indices:
         """Return the node types in these variants on which a pod of this size fits."""
@@ -153,12 +176,15 @@ class LaunchOptions:
 class Supply:
     """The offerings that can be bought.
 
-    `capacity`: node types × the solve's resources, allocatable capacity. `headroom`: the remaining
-    limits of NodePools. `limits`: the same for node types, with capacity reservations.
+    `capacity`: node types × the solve's resources, allocatable capacity; −1 if limits admit no
+    further node of the type, or `minValues` no node at all. `beyond_limits`: the launch options if
+    there were no limits. `headroom`: the remaining limits of NodePools. `limits`: the same for node
+    types, with capacity reservations.
     """
 
     variants: Variants
     capacity: Matrix
     launch_options: LaunchOptions
+    beyond_limits: LaunchOptions
     headroom: LimitHeadroom
     limits: PurchaseLimits

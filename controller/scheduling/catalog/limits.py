@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.apis.kubernetes.quantities import MILLI
 from controller.constraints import resources
-from controller.scheduling.arrays import Matrix, Vector
+from controller.scheduling.arrays import Mask, Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants
 
@@ -40,6 +40,10 @@ class PurchaseLimits:
     consumption: Matrix
     left: Vector
     units: Vector
+
+    def admit_one(self, left: Vector) -> Mask:
+        """Mark the node types of which the remaining amounts `left` admit one node."""
+        return np.asarray((self.consumption <= left).all(axis=1))
 
 
 def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimits:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controller.scheduling.arrays import Indices, Mask, Matrix
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.packing.packer import OpenedNodes
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
+from controller.scheduling.topology.groups import TopologyGroup
 
 
 @dataclass(slots=True)
@@ -27,9 +28,19 @@ class PlannedNode:
         return sum(len(keys) for _, keys in self.members)
 
     @property
+    def size(self) -> Vector:
+        """The requests of all pods on the node (the solve's resources)."""
+        sizes = [pod_group.pending.size * len(keys) for pod_group, keys in self.members]
+        return np.asarray(np.sum(sizes, axis=0))
+
+    @property
     def keys(self) -> list[str]:
         """The keys of the pods on the node."""
         return [key for _, keys in self.members for key in keys]
+
+    def count(self, group: TopologyGroup) -> int:
+        """Return the number of pods on the node that a topology group counts."""
+        return sum(len(keys) for each, keys in self.members if group in each.pending.counted)
 
     @property
     def is_bound(self) -> bool:
@@ -88,10 +99,7 @@ def backfill(
             return
         if not pending.eligibility.eligible[variants.variant_of[planned.node_type]]:
             continue
-        taken = sum(
-            (pod_group.pending.size * len(keys) for pod_group, keys in planned.members), 0.0
-        )
-        spare = (capacity[planned.node_type] - taken)[asked] / pending.size[asked]
+        spare = (capacity[planned.node_type] - planned.size)[asked] / pending.size[asked]
         count = min(int(np.floor(spare.min())), pending.number)
         if count > 0:
             pod_group = PodGroup(pending, (), [], pending.eligibility.eligible)

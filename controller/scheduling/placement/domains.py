@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import numpy as np
 
@@ -16,27 +16,46 @@ from controller.scheduling.topology.groups import (
     TopologyTally,
     TopologyType,
 )
-from controller.scheduling.topology.spread import Domain, DomainOption, Pins, Rules, admits
+from controller.scheduling.topology.spread import (
+    Domain,
+    DomainOption,
+    Pins,
+    Rules,
+    admits,
+    is_broken,
+)
 
 
 class Domains:
     """The topology domains of existing nodes and of nodes that can be launched."""
 
     def __init__(
-        self, nodes: ExistingNodes, launch_options: LaunchOptions, tallies: Tallies
+        self,
+        nodes: ExistingNodes,
+        launch_options: LaunchOptions,
+        tallies: Tallies,
+        cautious: Set[int] = frozenset(),
     ) -> None:
-        """Start with all domains of nodes that can be launched; `restrict` reduces them."""
+        """Start with the domains of existing nodes and of new nodes for each pod.
+
+        The topology groups with the indices `cautious` also count every domain in which a node can
+        be launched for any other pod.
+        """
         self._nodes, self._launch_options, self._tallies = nodes, launch_options, tallies
+        self._cautious = cautious
         self._opening: Mask | None = None
-        self._rules: dict[Eligibility, Rules] = {}
+        self._affordable: Mask | None = None
+        self._rules: dict[tuple[Eligibility, bytes], Rules] = {}
+        self._stating: dict[tuple[Eligibility, bytes], PendingGroup] = {}
         self._where: dict[tuple[str, ...], list[tuple[Domain, ...]]] = {}
 
-    def restrict(self, opening: Mask) -> None:
+    def restrict(self, opening: Mask, affordable: Mask) -> None:
         """Restrict the domains of new nodes to the domains of the variants in `opening`.
 
-        Cached rules are discarded, because the domains that they compare may differ.
+        `affordable` (node types) marks the node types that limits still admit. Cached rules are
+        discarded, because the domains that they compare may differ.
         """
-        self._opening = opening
+        self._opening, self._affordable = opening, affordable
         self._rules.clear()
 
     @property
@@ -48,22 +67,29 @@ class Domains:
         """Mark the eligible variants; after `restrict`, only those in its `opening`."""
         return eligible if self._opening is None else eligible & self._opening
 
-    def rules(self, eligibility: Eligibility) -> Rules:
-        """Return the topology rules that restrict the domains of pods with this eligibility."""
-        cached = self._rules.get(eligibility)
+    def rules(self, pending: PendingGroup) -> Rules:
+        """Return the topology rules that restrict the domains of these pods.
+
+        Rules are the same for pods with equal eligibility, except that the domains of a spread
+        depend on the pods' size.
+        """
+        key = pending.eligibility, pending.size.tobytes() if pending.states_spread else b""
+        cached = self._rules.get(key)
         if cached is None:
-            cached = self._rules[eligibility] = self._read_rules(eligibility)
+            self._stating.setdefault(key, pending)
+            cached = self._rules[key] = self._read_rules(pending)
         return cached
 
-    def _read_rules(self, eligibility: Eligibility) -> Rules:
+    def _read_rules(self, pending: PendingGroup) -> Rules:
         """Return the topology rules, without those by hostname; see `ExistingOccupancy`."""
+        eligibility = pending.eligibility
         counting = [group for group in eligibility.counted if not group.per_node]
         hard = [group for group in counting if group.hard]
         owned = tuple(
             (
                 self._tallies[group.index],
                 group in eligibility.counted,
-                self._universe(eligibility, group),
+                self._universe(pending, group),
             )
             for group in eligibility.owned
             if not group.per_node
@@ -82,19 +108,80 @@ class Domains:
     def _tallies_of(self, groups: Iterable[TopologyGroup]) -> tuple[TopologyTally, ...]:
         return tuple(self._tallies[group.index] for group in groups)
 
-    def _universe(self, eligibility: Eligibility, group: TopologyGroup) -> tuple[str, ...]:
+    def _universe(self, pending: PendingGroup, group: TopologyGroup) -> tuple[str, ...]:
         """Return the domains whose counts a spread compares, sorted.
 
-        These are the domains of existing nodes, and the domains of nodes that can be launched, if
-        the spread's `nodeAffinityPolicy` and `nodeTaintsPolicy` count such nodes.
+        These are the domains of existing nodes and of nodes that can be launched for the pods now.
+        After `restrict`, they are those of existing nodes and of variants in `opening`.
         """
-        mask = np.ones_like(eligibility.own_eligible)
+        if group.type is not TopologyType.SPREAD:
+            return ()
+        if self._opening is not None:
+            mask = self._counted_variants(pending.eligibility, group, self._opening)
+        else:
+            mask = self.reach(pending)
+            if group.index in self._cautious:
+                launchable = self._launch_options.fitting_variants(
+                    np.ones_like(mask), np.zeros_like(pending.size)
+                )
+                mask |= self._counted_variants(pending.eligibility, group, launchable)
+        return tuple(sorted({*group.universe, *self._launch_options.values(group.key, mask)}))
+
+    def reach(self, pending: PendingGroup, affordable: Mask | None = None) -> Mask:
+        """Mark the variants in which a node can be launched for such a pod now.
+
+        The pod's preferences do not matter: they are given up before the pod stays pending.
+        `affordable` (node types) marks the node types that limits still admit, if that is not as in
+        `restrict`.
+        """
+        return self._launch_options.fitting_variants(
+            pending.eligibility.required,
+            pending.size,
+            self._affordable if affordable is None else affordable,
+        )
+
+    def reached_domains(self, pending: PendingGroup, key: str) -> list[str]:
+        """Return the domains of a label in which a node can be launched for such a pod now."""
+        return self._launch_options.values(key, self.reach(pending))
+
+    def _counted_variants(
+        self, eligibility: Eligibility, group: TopologyGroup, among: Mask
+    ) -> Mask:
+        """Mark the variants in `among` whose nodes a spread counts.
+
+        Its `nodeAffinityPolicy` and `nodeTaintsPolicy` decide, and the keys of the pods' spreads.
+        """
+        mask = among.copy()
         if group.node_filter.alternatives is not None:
             mask &= eligibility.own_eligible
         if group.node_filter.tolerations is not None:
             mask &= eligibility.tolerated
-        mask &= self.opening_variants(mask)
-        return tuple(sorted(group.universe | set(self._launch_options.values(group.key, mask))))
+        return self._launch_options.with_labels(mask, group.node_filter.keys)
+
+    def may_count(self, group: TopologyGroup, opened: Mask) -> bool:
+        """Whether a spread may count a new node in the variants of `opened`."""
+        return any(
+            self._counted_variants(pending.eligibility, group, opened).any()
+            for pending in self._stating.values()
+            if group in pending.eligibility.owned
+        )
+
+    def breaking_domains(self, opened: Mask) -> dict[TopologyGroup, set[str]]:
+        """Return the required spreads that break if new nodes are in the variants of `opened`.
+
+        The spreads do not compare the domains of these variants, which are returned for each.
+        """
+        found: dict[TopologyGroup, set[str]] = {}
+        for pending in self._stating.values():
+            for tally, own, universe in self.rules(pending).owned:
+                group = tally.group
+                if group.type is not TopologyType.SPREAD or not group.hard:
+                    continue
+                counted = self._counted_variants(pending.eligibility, group, opened)
+                new = set(self._launch_options.values(group.key, counted)).difference(universe)
+                if new and is_broken(tally, own, (*universe, *new)):
+                    found.setdefault(group, set()).update(new)
+        return found
 
     def options(
         self, pending: PendingGroup, fitting: Indices, rules: Rules

@@ -90,19 +90,13 @@ class EligibilityReader:
         """Return the eligibility of a class, read without the cache."""
         meeting_preference = self.supply.variants.compatible_mask(constraints.preferred)
         alternatives = new_node_alternatives(pod_class, constraints, self.devices)
-        variants_by_alternative = tuple(
-            self.supply.variants.compatible_mask(alternative) & meeting_preference
-            for alternative in alternatives
-        )
-        eligible = self._union(variants_by_alternative)
-        own_eligible = eligible
-        if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
+        meeting = [self.supply.variants.compatible_mask(needed) for needed in alternatives]
+        required = own_eligible = self._union(meeting)
+        if alternatives != constraints.strict:
             own_eligible = self._union(
-                [
-                    self.supply.variants.compatible_mask(alternative) & meeting_preference
-                    for alternative in constraints.strict
-                ]
+                [self.supply.variants.compatible_mask(needed) for needed in constraints.strict]
             )
+        free = self.supply.variants.free(pod_class.signature.ports)
         hard_tolerations = (*constraints.tolerations, TOLERATE_PREFERENCES)
         # Device alternatives describe new nodes only. `DeviceAllocator.fitting_counts` checks the
         # devices of existing nodes.
@@ -123,12 +117,14 @@ class EligibilityReader:
             owned=topology_groups_of(pod_class, constraints, self.groups),
             counted=self._groups_counting(pod_class),
             alternatives=alternatives,
-            variants_by_alternative=variants_by_alternative,
+            variants_by_alternative=tuple(mask & meeting_preference for mask in meeting),
             own_eligible=own_eligible,
             tolerated=self._tolerated_mask(hard_tolerations),
-            eligible=eligible
+            required=required & self._tolerated_mask(hard_tolerations) & free,
+            eligible=required
+            & meeting_preference
             & self._tolerated_mask(constraints.tolerations)
-            & self.supply.variants.free(pod_class.signature.ports),
+            & free,
             nodes=nodes,
         )
 

@@ -95,12 +95,11 @@ class Placer:
         self, pending: PendingGroup, pod_groups: list[PodGroup], failed: list[PendingGroup]
     ) -> None:
         """Place one pending group; add it to `failed` if pods are left."""
-        fitting = self._fitting_counts(pending)
-        rules = self.domains.rules(pending.eligibility)
+        fitting, rules = self._fitting_counts(pending), self.domains.rules(pending)
         if pending.needs_colocation:
             self._place_colocated(pending, fitting, rules, pod_groups)
         elif not rules.keys:
-            self._fill_nodes(pending, fitting, np.ones(len(self.nodes), dtype=np.bool_), rules)
+            self._fill_everywhere(pending, fitting, rules)
             if pending.number and self.supply.launch_options.launchable(
                 pending.eligible, pending.size
             ):
@@ -128,8 +127,7 @@ class Placer:
         need new nodes. If the affinity is to pods like themselves and none is placed yet, the first
         pods are placed together on one node.
         """
-        everywhere = np.ones(len(self.nodes), dtype=np.bool_)
-        self._fill_nodes(pending, fitting, everywhere, rules)
+        self._fill_everywhere(pending, fitting, rules)
         if not pending.number:
             return
         affinity_groups = [
@@ -219,6 +217,17 @@ class Placer:
                 keys = self._take(pending, rest)
                 pod_groups.append(PodGroup(pending, option.pins, keys, mask))
 
+    def _fill_everywhere(self, pending: PendingGroup, fitting: Indices, rules: Rules) -> None:
+        """Place pods on existing nodes in order, wherever they fit."""
+        everywhere = np.ones(len(self.nodes), dtype=np.bool_)
+        self._fill_nodes(pending, fitting, everywhere, rules)
+        is_spread = any(group.is_host_spread for group in pending.owned)
+        before = 0
+        while is_spread and pending.number and pending.number != before:
+            # The pods just placed may have raised the minimum count of the spread.
+            before = pending.number
+            self._fill_nodes(pending, self._fitting_counts(pending), everywhere, rules)
+
     def _fill_nodes(
         self,
         pending: PendingGroup,
@@ -291,14 +300,12 @@ class Placer:
     def _uncount(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
         """Remove pods from the tallies of their domains, and release the pod group's devices."""
         self.devices.release(pod_group)
-        record(self.domains.rules(pod_group.pending.eligibility), pod_group.pins, -len(keys))
+        record(self.domains.rules(pod_group.pending), pod_group.pins, -len(keys))
         return replace(pod_group.pending, keys=list(keys))
 
     def misplaced_count(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
         """Return the number of these pods that must leave their domains to meet the rules again."""
-        return misplaced_count(
-            pod_group.pins, self.domains.rules(pod_group.pending.eligibility), len(keys)
-        )
+        return misplaced_count(pod_group.pins, self.domains.rules(pod_group.pending), len(keys))
 
     def remove_from_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
         """Remove the last `count` pods of a pod group from the existing node at `index`.

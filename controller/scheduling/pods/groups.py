@@ -31,10 +31,11 @@ class Eligibility:
     * `counted`: the topology groups that count the pods.
     * `alternatives`: the requirements, volumes included, of which a node must meet one.
     * `variants_by_alternative`: per alternative, the variants that meet it.
-    * `own_eligible`: the variants that meet the pods' own constraints, without volumes and taints.
+    * `own_eligible`: the variants that meet the pods' own requirements, without volumes and taints.
     * `tolerated`: the variants without an untolerated NoSchedule or NoExecute taint.
-    * `eligible`: the variants that meet all constraints and whose daemons leave the host ports
+    * `required`: the variants that meet all requirements and whose daemons leave the host ports
       free.
+    * `eligible`: those of them that meet the preferences, too.
     * `nodes`: the existing nodes that meet the alternatives and whose taints are tolerated.
     """
 
@@ -45,6 +46,7 @@ class Eligibility:
     variants_by_alternative: tuple[Mask, ...]
     own_eligible: Mask
     tolerated: Mask
+    required: Mask
     eligible: Mask
     nodes: Mask
 
@@ -105,6 +107,11 @@ class PendingGroup:
     def needs_colocation(self) -> bool:
         """Whether the pods must share a node with certain other pods."""
         return needs_colocation(self.owned)
+
+    @property
+    def states_spread(self) -> bool:
+        """Whether the pods state a topology spread over other domains than nodes."""
+        return any(group.type is TopologyType.SPREAD and not group.per_node for group in self.owned)
 
     @property
     def is_buffer(self) -> bool:
@@ -212,6 +219,7 @@ def topology_groups_of(
             own_labels=signature.labels,
             alternatives=constraints.strict,
             tolerations=tuple(signature.spec.tolerations),
+            keys=[spread.topology_key for spread in constraints.spreads],
         )
         group.hard |= constraint in constraints.spreads
         groups_by_index[group.index] = group

@@ -8,7 +8,7 @@ solve's own copy of the tally also includes the pods placed in that solve.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -41,14 +41,18 @@ class NodeFilter:
 
     `alternatives` is set if the constraint honors node affinity (`nodeAffinityPolicy`): a node must
     meet one of these requirements. `tolerations` is set if the constraint honors taints
-    (`nodeTaintsPolicy`).
+    (`nodeTaintsPolicy`). `keys` are the topology keys of the pod's other required spreads: a node
+    must have these labels.
     """
 
     alternatives: tuple[Requirements, ...] | None
     tolerations: tuple[Toleration, ...] | None
+    keys: tuple[str, ...] = ()
 
     def admits(self, node: StateNode) -> bool:
         """Whether the constraint takes the node into account."""
+        if any(domain_of(node, key) is None for key in self.keys):
+            return False
         own = node.node or node.claim
         if self.tolerations is not None and own is not None:
             hard = [taint for taint in own.spec.taints if taint.effect != "PreferNoSchedule"]
@@ -67,9 +71,9 @@ EVERY_NODE = NodeFilter(None, None)
 class TopologyGroup:
     """One topology rule, complete once all pods are read. `index` is its index among all groups.
 
-    `hard` is true if at least one pod requires the rule instead of preferring it. `universe` are
-    the domains of the existing nodes that `node_filter` admits. `terms` is the number of affinity
-    terms that one pod must match.
+    `hard` is true if at least one pod requires the rule instead of preferring it. `universe` maps
+    the domains of the existing nodes that `node_filter` admits to the name of a node. `terms` is
+    the number of affinity terms that one pod must match.
     """
 
     index: int
@@ -82,12 +86,20 @@ class TopologyGroup:
     terms: int = 1
     hard: bool = False
     node_filter: NodeFilter = EVERY_NODE
-    universe: set[str] = field(default_factory=set)
+    universe: dict[str, str] = field(default_factory=dict)
 
     @property
     def per_node(self) -> bool:
         """Whether the domains of the group are the nodes themselves (topology key hostname)."""
         return self.key == labels.HOSTNAME
+
+    @property
+    def is_host_spread(self) -> bool:
+        """Whether the group is a required spread over nodes, so that its minimum may rise.
+
+        A preferred spread over nodes keeps pods apart: its minimum is that of a new node, 0.
+        """
+        return self.per_node and self.type is TopologyType.SPREAD and self.hard
 
     def selects(self, namespace: str, values: Mapping[str, str]) -> bool:
         """Whether the group counts a pod of this namespace with these labels."""
@@ -145,17 +157,21 @@ class TopologyGroups:
         own_labels: Mapping[str, str],
         alternatives: tuple[Requirements, ...],
         tolerations: tuple[Toleration, ...],
+        keys: Iterable[str] = (),
     ) -> TopologyGroup:
         """Return the group of a spread constraint of a pod; it is created if it does not exist yet.
 
         The other arguments describe the pod. `alternatives` are the requirements of its node
-        selector and required node affinity, of which a node must meet one.
+        selector and required node affinity, of which a node must meet one. `keys` are the topology
+        keys of its required spreads.
         """
+        key = labels.normalize(constraint.topology_key)
         honors_affinity = constraint.node_affinity_policy != "Ignore"
         honors_taints = constraint.node_taints_policy == "Honor"
         node_filter = NodeFilter(
             alternatives if honors_affinity and any(alternatives) else None,
             tolerations if honors_taints else None,
+            tuple(sorted({labels.normalize(other) for other in keys} - {key})),
         )
         selector = selectors.with_labels(
             constraint.label_selector, _same_values(constraint.match_label_keys, own_labels, "In")
@@ -165,7 +181,7 @@ class TopologyGroups:
             selector = None
         return self._group(
             type_=TopologyType.SPREAD,
-            key=constraint.topology_key,
+            key=key,
             namespaces=frozenset({namespace}),
             selector=selector,
             max_skew=constraint.max_skew,
@@ -290,9 +306,12 @@ class TopologyGroups:
         """Count running pods per domain, and record the domains of existing nodes.
 
         Nodes being launched count as existing nodes. Finished pods and pods on unknown nodes are
-        not counted. As in kube-scheduler, only spreads leave out terminating pods.
+        not counted. As in kube-scheduler, only spreads leave out terminating pods. Nodes that are
+        being deleted are no domains of hostname spreads: pods from these nodes are scheduled for
+        the time when the nodes are gone.
         """
         named = {node.name for node in nodes}
+        leaving = {node.name for node in nodes if node.deleting}
         pods_by_labels: defaultdict[tuple[str, LabelItems, bool], Counter[str]]
         pods_by_labels = defaultdict(Counter)
         for pod in pods:
@@ -309,7 +328,11 @@ class TopologyGroups:
             if group.node_filter != EVERY_NODE:
                 admitted = {node.name for node in nodes if group.node_filter.admits(node)}
                 domains = {name: domain for name, domain in domains.items() if name in admitted}
-            group.universe.update(domains.values())
+            group.universe.update(
+                (domain, name)
+                for name, domain in domains.items()
+                if not group.per_node or name not in leaving
+            )
             domains_by_group.append(domains)
         for (namespace, values, is_terminating), pods_by_node in pods_by_labels.items():
             for index in self.selecting_groups(namespace, dict(values)):
@@ -376,4 +399,4 @@ def _filter_identity(node_filter: NodeFilter) -> tuple[object, ...]:
             for toleration in node_filter.tolerations
         )
     )
-    return (alternatives, tolerations)
+    return (alternatives, tolerations, node_filter.keys)

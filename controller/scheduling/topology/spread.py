@@ -171,14 +171,23 @@ def _is_broken(pins: Pins, rules: Rules, moved: int) -> bool:
 
 def violations(all_rules: Iterable[Rules]) -> float:
     """Return the number of pods that violate a rule that they state, summed over all rules."""
-    broken = 0.0
-    for tally, own, universe in {spread for rules in all_rules for spread in rules.owned}:
-        least = _least(tally, own, universe, NONE_LEAVING)
-        for domain, owners in tally.owners.items():
-            if owners > 0:
-                count = tally.counts[domain]
-                broken += topology.excess(tally.group, count, owners=owners, own=own, least=least)
-    return broken
+    every = {rule for rules in all_rules for rule in rules.owned}
+    return sum(_violations(tally, own, universe) for tally, own, universe in every)
+
+
+def is_broken(tally: TopologyTally, own: bool, universe: tuple[str, ...]) -> bool:
+    """Whether pods violate a rule that they state, if it compares these domains."""
+    return _violations(tally, own, universe) > 0
+
+
+def _violations(tally: TopologyTally, own: bool, universe: tuple[str, ...]) -> float:
+    """Return the number of pods that violate a rule that they state."""
+    least = _least(tally, own, universe, NONE_LEAVING)
+    return sum(
+        topology.excess(tally.group, tally.counts[domain], owners=owners, own=own, least=least)
+        for domain, owners in tally.owners.items()
+        if owners > 0
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -410,8 +410,10 @@ class Plan:
                 left -= taken
                 count -= taken
             # A rule that spans nodes changes its counts with every pod, so the loop reads it again
-            # after each pod. Without such a rule, one pass uses all capacity.
-            if at_once > count:
+            # after each pod. Without such a rule, one pass uses all capacity, unless the pods raise
+            # the minimum count of a spread by hostname.
+            rises = any(rule.is_host_spread for rule in model.rules[number].owned)
+            if at_once > count and not rises:
                 return count
         return 0
 
@@ -460,7 +462,9 @@ class Plan:
             if rule.is_local:
                 # Each node is a domain: count only the nodes in question.
                 here = self.present[np.ix_(nodes, rule.members)].sum(axis=1)
-                most = np.minimum(most, further(rule.group, rule.counted[nodes] + here, own=own))
+                least = self._least_on_nodes(rule) if rule.is_host_spread else 0
+                admitted = further(rule.group, rule.counted[nodes] + here, own=own, least=least)
+                most = np.minimum(most, admitted)
                 continue
             admitted = _on_nodes(self._admitted_counts(rule, own), rule.domain[nodes])
             if rule.type is TopologyType.ANTI_AFFINITY:
@@ -470,6 +474,11 @@ class Plan:
         for rule in rules.repelling:
             most[_on_nodes(rule.owner_population(self.present), rule.domain[nodes]) > 0] = 0
         return most, at_once
+
+    def _least_on_nodes(self, rule: Rule) -> float:
+        """Return the minimum count of a spread by hostname over the nodes that stay."""
+        counts = rule.population(self.present)
+        return minimum(rule.group, counts[rule.universe & ~self.leaving].tolist())
 
     def _admitted_counts(self, rule: Rule, own: bool) -> Indices:
         """Return the number of further pods each domain admits under a rule in their spec.

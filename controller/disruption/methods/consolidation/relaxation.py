@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from controller.disruption.model import ClusterModel
+from controller.disruption.model import ClusterModel, Rule
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 from controller.scheduling.packing.fluid import empty_program
-from controller.scheduling.topology.rules import further
+from controller.scheduling.topology.rules import ENDLESS, further
 
 ROUNDS = 60
 """Maximum number of solutions of the program, each with more pairs of class and group."""
@@ -127,7 +127,9 @@ class _Program:
             for rule in rules.owned:
                 if rule.is_local:
                     counts = rule.population(self._model.present)
-                    left = further(rule.group, counts, own=number in rule.members)
+                    least = self._greatest_minimum(rule, counts) if rule.is_host_spread else 0
+                    own = number in rule.members
+                    left = further(rule.group, counts, own=own, least=least)
                     most = left if most is None else np.minimum(most, left)
             if most is not None:
                 limited.append(number)
@@ -136,6 +138,16 @@ class _Program:
                 amounts.append(np.where(allowed, np.minimum(most, self._total[number]), 0.0))
         shape = (len(self._model.names), len(limited))
         return np.array(limited, dtype=np.int64), np.array(amounts).T.reshape(shape)
+
+    def _greatest_minimum(self, rule: Rule, counts: Vector) -> float:
+        """Return an upper bound on the minimum count of a spread by hostname under any plan.
+
+        `counts` (nodes) are the present counts. Only nodes that stay and take none of the pods that
+        the rule counts keep theirs.
+        """
+        model = self._model
+        taking = model.takes & model.allowed[:, rule.members].any(axis=1)
+        return float(counts[rule.universe & ~model.candidate & ~taking].min(initial=ENDLESS // 2))
 
     def _lay_out(self) -> None:
         """Add the rows, one column per candidate, and one column per class for new nodes.
