@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -118,6 +119,55 @@ async def test_labels_outside_the_pools_requirements_are_drift(pool: NodePool, r
     scenario.world.seed(hashed(pool))
 
     assert await scenario.reason() == reason
+
+
+CPU = f"{labels.AWS_GROUP}/instance-cpu"
+
+
+@pytest.mark.parametrize(
+    ("pool", "reason"),
+    [
+        pytest.param(requiring(CPU, "Gt", "1"), "", id="met by the type"),
+        pytest.param(requiring(CPU, "Exists"), "", id="exists"),
+        pytest.param(requiring(CPU, "Gt", "4"), "RequirementsDrifted", id="not met"),
+        pytest.param(requiring(CPU, "NotIn", "2"), "RequirementsDrifted", id="excluded"),
+        pytest.param(requiring(CPU, "DoesNotExist"), "RequirementsDrifted", id="must not be"),
+        pytest.param(requiring(labels.ZONE_ID, "In", "id-a"), "", id="zone ID"),
+        pytest.param(requiring(labels.ZONE_ID, "In", "id-b"), "RequirementsDrifted", id="other"),
+    ],
+)
+async def test_a_label_that_an_older_node_lacks_follows_from_its_instance_type(
+    pool: NodePool, reason: str
+) -> None:
+    scenario = DriftScenario()
+    (kind,) = (each for each in scenario.world.cloud.types if each.name == "m5.large")
+    scenario.world.cloud.types = (
+        replace(
+            kind,
+            requirements=(needs(CPU, "In", "2"),),
+            offerings=tuple(
+                replace(
+                    each, requirements={**each.requirements, labels.ZONE_ID: f"id-{each.zone[-1]}"}
+                )
+                for each in kind.offerings
+            ),
+        ),
+    )
+    scenario.world.seed(hashed(pool))
+
+    assert await scenario.reason() == reason
+
+
+async def test_a_changed_pool_drifts_its_nodes_also_without_an_answer_of_the_cloud() -> None:
+    scenario = DriftScenario()
+    scenario.world.cloud.fail("instance_types", CloudProviderError("throttled"))
+
+    required = needs(CPU, "Exists")
+    scenario.world.seed(
+        hashed(make_nodepool(requirements=[required], template={"expireAfter": "10h"}))
+    )
+
+    assert await scenario.reason() == "NodePoolDrifted"
 
 
 @pytest.mark.parametrize(

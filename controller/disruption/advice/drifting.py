@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
-from controller.constraints.requirements import read
 from controller.disruption import candidates
 from controller.disruption.advice.nodepools import Pools
 from controller.disruption.methods.drift import (
     REQUIREMENTS_DRIFTED,
     difference,
+    excluded_labels,
     has_drifted,
     is_static,
 )
@@ -41,31 +40,33 @@ def drifting_nodes(problem: DisruptionProblem, before: Pools) -> list[DriftingNo
 def _find_drifting_nodes(problem: DisruptionProblem, before: Pools) -> Iterator[DriftingNode]:
     for name, candidate in sorted(candidates.initialized_nodes(problem).items()):
         pool, old = candidate.node_pool, before.get(candidate.pool)
-        if old is None or has_drifted(candidate) or difference(candidate.claim, old) is not None:
+        types = problem.snapshot.instance_types.get(candidate.pool, ())
+        if (
+            old is None
+            or has_drifted(candidate)
+            or difference(candidate.claim, old, types) is not None
+        ):
             continue
-        reason = difference(candidate.claim, pool)
+        reason = difference(candidate.claim, pool, types)
         if reason is not None:
             is_required = reason == REQUIREMENTS_DRIFTED
             yield DriftingNode(
                 node=name,
                 node_pool=candidate.pool,
                 reason=reason,
-                why=_excluded_labels(candidate.claim, pool)
+                why=_excluded(excluded_labels(candidate.claim, pool, types))
                 if is_required
                 else _changed_fields(old, pool),
                 is_static=is_static(candidate),
             )
 
 
-def _excluded_labels(claim: NodeClaim, pool: NodePool) -> str:
-    """Return the labels of the node that the NodePool's requirements exclude."""
-    carried = claim.metadata.labels
-    excluded = [
-        f"{key}={carried[key]}" if key in carried else f"a node without {key}"
-        for key, allowed in read(pool.spec.template.spec.requirements).items()
-        if not (allowed.has(carried[key]) if key in carried else allowed.allows_absence)
+def _excluded(excluded: Mapping[str, str | None]) -> str:
+    named = [
+        f"a node without {key}" if value is None else f"{key}={value}"
+        for key, value in excluded.items()
     ]
-    return f"{', '.join(excluded)} is no longer allowed"
+    return f"{', '.join(named)} is no longer allowed"
 
 
 def _changed_fields(old: NodePool, new: NodePool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.apis import labels
@@ -11,7 +11,8 @@ from controller.apis.karpenter.nodeclaim import DRIFTED, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
-from controller.constraints.requirements import met_by_labels, read
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.constraints.requirements import Requirements, of_labels, read
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import (
     Candidate,
@@ -113,14 +114,63 @@ def has_drifted(candidate: Candidate) -> bool:
     return conditions.is_true(candidate.claim.status.conditions, DRIFTED)
 
 
-def difference(claim: NodeClaim, pool: NodePool) -> str | None:
-    """Return the reason for which a node no longer matches its NodePool, or None if it does."""
+def difference(claim: NodeClaim, pool: NodePool, types: Iterable[InstanceType]) -> str | None:
+    """Return the reason for which a node no longer matches its NodePool, or None if it does.
+
+    `types` are the instance types of the NodePool.
+    """
     then, now = claim.metadata.annotations, pool.metadata.annotations
     if hashes.differ(then, now, labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION):
         return NODE_POOL_DRIFTED
-    if not met_by_labels(read(pool.spec.template.spec.requirements), claim.metadata.labels):
-        return REQUIREMENTS_DRIFTED
-    return None
+    return REQUIREMENTS_DRIFTED if excluded_labels(claim, pool, types) else None
+
+
+def excluded_labels(
+    claim: NodeClaim, pool: NodePool, types: Iterable[InstanceType]
+) -> dict[str, str | None]:
+    """Return the labels of the node that the NodePool's requirements exclude, with their values.
+
+    The value is None if the node lacks the label. A node that was launched before Joiner knew a
+    label of instance types lacks it, too. What the node has then follows from its instance type
+    and zone.
+    """
+    carried = claim.metadata.labels
+    required = read(pool.spec.template.spec.requirements)
+    implied = _implied(carried, types) if lacking_labels(claim, pool) else {}
+    return {
+        key: carried.get(key)
+        for key, allowed in required.items()
+        if not (
+            allowed.has(carried[key])
+            if key in carried
+            else allowed.meets(implied[key])
+            if key in implied
+            else allowed.allows_absence
+        )
+    }
+
+
+def lacking_labels(claim: NodeClaim, pool: NodePool) -> frozenset[str]:
+    """Return the labels that the NodePool requires, that the node lacks, and that a type implies.
+
+    `excluded_labels` needs the instance types only if there are any.
+    """
+    required = {labels.normalize(term.key) for term in pool.spec.template.spec.requirements}
+    return labels.WELL_KNOWN & required - claim.metadata.labels.keys()
+
+
+def _implied(carried: Mapping[str, str], types: Iterable[InstanceType]) -> Requirements:
+    """Return the labels that follow from a node's instance type and zone; none if unknown."""
+    for instance_type in types:
+        if instance_type.name == carried.get(labels.INSTANCE_TYPE):
+            zone = carried.get(labels.ZONE)
+            of_zone = next((o.requirements for o in instance_type.offerings if o.zone == zone), {})
+            return {**read(instance_type.requirements), **of_labels(_only_zonal(of_zone))}
+    return {}
+
+
+def _only_zonal(offered: Mapping[str, str]) -> dict[str, str]:
+    return {key: offered[key] for key in offered.keys() & {labels.ZONE, labels.ZONE_ID}}
 
 
 def _next(

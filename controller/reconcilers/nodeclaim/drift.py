@@ -15,7 +15,7 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.disruption.methods.drift import difference
+from controller.disruption.methods.drift import NODE_POOL_DRIFTED, difference, lacking_labels
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_conditions
 
@@ -67,7 +67,10 @@ class Drift(PortUser):
     async def _reason(
         self, claim: NodeClaim, pool: NodePool, node_class: EC2NodeClass
     ) -> str | None:
-        if (reason := difference(claim, pool)) is not None:
+        reason = difference(claim, pool, ())
+        if reason != NODE_POOL_DRIFTED and lacking_labels(claim, pool):
+            reason = difference(claim, pool, await self.cloud.instance_types(node_class, pool))
+        if reason is not None:
             return reason
         born = claim.metadata.creation_timestamp
         if born is not None and self.clock() - born > OFFERING_CHECK_AGE:
