@@ -270,10 +270,16 @@ _REASONS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
+UNKNOWN_REASON = "LaunchFailed"
+
+REASONS_OF_OFFERINGS = frozenset({UNKNOWN_REASON, "FreeTierIneligible"})
+"""The reasons of launch failures that another instance type or zone may not have."""
+
+
 def launch_reason(code: str, message: str) -> str:
     """Return the CamelCase reason of a launch failure, from AWS's code and message."""
     text = f"{code} {message}"
-    return next((reason for reason, form in _REASONS if form.search(text)), "LaunchFailed")
+    return next((reason for reason, form in _REASONS if form.search(text)), UNKNOWN_REASON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +296,17 @@ class FleetError:
     def is_insufficient_capacity(self) -> bool:
         """Whether another offering, or the same one later, may be launched."""
         return self.code in INSUFFICIENT_CAPACITY or self.is_full_group
+
+    @property
+    def is_about_offering(self) -> bool:
+        """Whether EC2 refused this instance type here, and may launch another one.
+
+        EC2 names an instance type with every error, also if a permission or the AMI is the cause.
+        Codes whose cause is unknown, such as `UnsupportedOperation`, are about the instance type.
+        """
+        return bool(self.instance_type) and (
+            launch_reason(self.code, self.message) in REASONS_OF_OFFERINGS
+        )
 
     @property
     def is_full_group(self) -> bool:
@@ -309,5 +326,5 @@ def launch_failure(errors: Iterable[FleetError]) -> CloudProviderError:
             reason=launch_reason(quota.code, quota.message) if quota else None,
         )
     decisive = next((e for e in every if not e.is_insufficient_capacity), None)
-    reason = launch_reason(decisive.code, decisive.message) if decisive else "LaunchFailed"
+    reason = launch_reason(decisive.code, decisive.message) if decisive else UNKNOWN_REASON
     return CreateError(f"creating instance, with fleet error(s), {text}", reason=reason)

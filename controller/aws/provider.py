@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import (
     ADDRESSES_LEFT,
     LAUNCH_SUCCEEDED,
+    OFFERINGS_ACCEPTED,
     WITHIN_QUOTAS,
     ZONES_IN_USE,
     EC2NodeClass,
@@ -22,6 +24,7 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes import quantities
+from controller.apis.wording import first_three
 from controller.aws.bootstrap import kubelet
 from controller.aws.bootstrap.imagevolumes import with_images
 from controller.aws.cluster import VERSION_PERIOD, ClusterFacts
@@ -54,7 +57,7 @@ from controller.aws.nodeclass.instanceprofiles import COLLECT_PERIOD, InstancePr
 from controller.aws.nodeclass.status import Caveat, NodeClasses
 from controller.aws.ratelimits import Paced
 from controller.aws.session import Aws, ReadOnly, Session
-from controller.aws.unavailable import QuotaMark, Unavailable
+from controller.aws.unavailable import CapacityMark, QuotaMark, Unavailable, class_key
 from controller.aws.verification import Verification
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -496,6 +499,13 @@ class AWSCloudProvider:
         exceeded = self._unavailable.exceeded_quotas()
         if exceeded:
             yield Caveat(WITHIN_QUOTAS, "QuotaExceeded", "; ".join(map(_quota, exceeded)))
+        refused = self._unavailable.refused_by_reason(class_key(node_class))
+        if refused:
+            yield Caveat(
+                OFFERINGS_ACCEPTED,
+                "OfferingsRefused",
+                "; ".join(itertools.starmap(_refused_offerings, refused.items())),
+            )
         subnets = node_class.status.subnets
         full = [f"{s.id} ({s.zone})" for s in subnets if self._subnets.is_full(s.id)]
         if full:
@@ -582,6 +592,14 @@ def _quota(mark: QuotaMark) -> str:
         f"{mark.cpus} vCPUs: instance types of this size or larger are not launched for some "
         "minutes. Request a quota increase in Service Quotas, or allow other instance types in "
         "the NodePools"
+    )
+
+
+def _refused_offerings(reason: str, marks: Sequence[CapacityMark]) -> str:
+    named = [f"{mark.instance_type} ({mark.zone}, {mark.capacity_type})" for mark in marks]
+    return (
+        f"EC2 refuses {first_three(named)} for this EC2NodeClass: {reason}. Joiner launches other "
+        "offerings for some minutes"
     )
 
 

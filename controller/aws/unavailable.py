@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.aws.quotas import quota_of
 
 TTL = 180.0
@@ -32,13 +33,16 @@ class CapacityMark(NamedTuple):
     """The offerings to avoid; an empty field matches every value.
 
     A placement group can run out of capacity before its zone does, so a mark of one group does not
-    apply to launches outside it.
+    apply to launches outside it. If EC2 refuses an offering for another reason than capacity, the
+    settings of the EC2NodeClass may be the cause. The mark then applies to this class alone, until
+    its `spec` changes; `node_class` is its `class_key`.
     """
 
     instance_type: str
     zone: str
     capacity_type: str
     group: str = ""
+    node_class: str = ""
 
 
 class QuotaMark(NamedTuple):
@@ -58,6 +62,8 @@ class Refused(NamedTuple):
     until: float
     length: float
     launched: int = 0
+    reason: str = ""
+    """EC2's code and message, if the cause is not known to be missing capacity."""
 
 
 class Unavailable:
@@ -73,6 +79,23 @@ class Unavailable:
     def mark(self, instance_type: str, zone: str, capacity_type: str, *, group: str = "") -> None:
         """Avoid one offering; with `group` (see `PlacementGroup.part`), only in that group."""
         self._add(CapacityMark(instance_type, zone, capacity_type, group))
+
+    def mark_refused(
+        self, instance_type: str, zone: str, capacity_type: str, *, node_class: str, reason: str
+    ) -> None:
+        """Avoid one offering for one EC2NodeClass, and keep EC2's reason."""
+        self._add(CapacityMark(instance_type, zone, capacity_type, "", node_class), reason)
+
+    def refused_by_reason(self, node_class: str) -> dict[str, list[CapacityMark]]:
+        """Return what EC2 refuses to launch for an EC2NodeClass now, by EC2's reason."""
+        now = self._clock()
+        refused: dict[str, list[CapacityMark]] = {}
+        for mark in self._active:
+            if isinstance(mark, CapacityMark) and mark.node_class == node_class:
+                known = self._refused[mark]
+                if known.until > now:
+                    refused.setdefault(known.reason, []).append(mark)
+        return {reason: sorted(refused[reason]) for reason in sorted(refused)}
 
     def mark_group(self, group: str, zone: str) -> None:
         """Avoid a zone for a placement group that has no more capacity there."""
@@ -125,7 +148,13 @@ class Unavailable:
         ]
 
     def is_marked(
-        self, instance_type: str, zone: str, capacity_type: str, *, group: str = ""
+        self,
+        instance_type: str,
+        zone: str,
+        capacity_type: str,
+        *,
+        group: str = "",
+        node_class: str = "",
     ) -> bool:
         """Whether launches avoid the offering now, in the placement group if one is given."""
         if not self._refused:  # as usual; a refresh asks for each of thousands of offerings
@@ -135,6 +164,8 @@ class Unavailable:
             CapacityMark(instance_type, zone, capacity_type),
             CapacityMark("", "", capacity_type),
         ]
+        if node_class:
+            marks.append(CapacityMark(instance_type, zone, capacity_type, "", node_class))
         if group:
             marks += [
                 CapacityMark(instance_type, zone, capacity_type, group),
@@ -163,7 +194,7 @@ class Unavailable:
             del self._refused[mark]
         return sum(self._sequence.values()) + self._everywhere
 
-    def _add(self, mark: CapacityMark | QuotaMark) -> None:
+    def _add(self, mark: CapacityMark | QuotaMark, reason: str = "") -> None:
         now = self._clock()
         last = self._refused.get(mark)
         if last is None or _is_past(last, now):
@@ -172,7 +203,7 @@ class Unavailable:
             length = last.length
         else:
             length = min(2 * last.length, LONGEST_TTL)
-        self._refused[mark] = Refused(now + length, length)
+        self._refused[mark] = Refused(now + length, length, reason=reason)
         self._active.add(mark)
         self._bump(mark)
 
@@ -181,6 +212,11 @@ class Unavailable:
             self._sequence[mark.instance_type] += 1
         else:
             self._everywhere += 1
+
+
+def class_key(node_class: EC2NodeClass) -> str:
+    """Return the key of an EC2NodeClass for marks; it changes with the `spec`."""
+    return f"{node_class.metadata.name}/{node_class.metadata.generation}"
 
 
 def _is_past(refused: Refused, now: float) -> bool:

@@ -153,6 +153,10 @@ def _set_capacity(world: World, _: Query, content: Content) -> Any:
                 world.capacity.pop((capacity_type, *pool), None)
             else:
                 world.capacity[capacity_type, *pool] = available
+            world.capacity_errors.pop((capacity_type, *pool), None)
+            if content.get("code"):
+                error = content["code"], content.get("message") or content["code"]
+                world.capacity_errors[capacity_type, *pool] = error
 
 
 def _pools(world: World, content: Content) -> list[tuple[str, str]]:

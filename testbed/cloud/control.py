@@ -118,8 +118,12 @@ class CloudControl:
         available: int | None,
         instance_type: str = "*",
         zone: str = "*",
+        code: str | None = None,
+        message: str | None = None,
     ) -> None:
         """Limit the instances that EC2 can still launch; None removes the limit.
+
+        EC2 refuses more with `code` and `message`, by default those of insufficient capacity.
 
         The limit applies to each pair of a matching instance type and zone; `*` matches all.
         `capacity_type` is `spot` or `on-demand`.
@@ -129,6 +133,8 @@ class CloudControl:
             "instanceType": instance_type,
             "zone": zone,
             "available": available,
+            "code": code,
+            "message": message,
         }
         self._send("POST", "capacity", content)
 

@@ -242,4 +242,5 @@ def _reset(request: pytest.FixtureRequest) -> Iterator[None]:
     region: Region = request.getfixturevalue("region")
     region.control.clear_faults()
     region.cloud.world.capacity.clear()
+    region.cloud.world.capacity_errors.clear()
     region.terminate()

@@ -31,6 +31,7 @@ from tests.aws.builders import (
     within,
 )
 from tests.aws.conftest import FAMILIES, Region
+from tests.builders import changed
 
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
 LARGE = within(labels.INSTANCE_TYPE, "m5.large")
@@ -59,6 +60,73 @@ async def offered(
         for t in await provider.instance_types(node_class)
         if any(o.available and o.capacity_type == capacity_type for o in t.offerings)
     }
+
+
+# Offerings that EC2 refuses.
+
+
+@pytest.mark.parametrize(
+    "code", ["UnsupportedOperation", "InvalidParameterCombination", "SomethingNew"]
+)
+async def test_what_ec2_refuses_is_avoided_whatever_the_code_and_the_reason_is_shown(
+    provider: AWSCloudProvider, region: Region, clock: Clock, code: str
+) -> None:
+    node_class = await ready(provider)
+    other = changed(node_class, metadata={"name": "other"})
+    region.control.set_capacity(
+        capacity_type="on-demand", instance_type="m5.large", available=0, code=code, message="no"
+    )
+    wanted = within(labels.INSTANCE_TYPE, "m5.large", "m5.xlarge")
+
+    try:
+        await provider.launch(make_claim(ON_DEMAND, wanted, name=f"first-{code}"), node_class)
+    except CreateError:
+        launched = await provider.launch(
+            make_claim(ON_DEMAND, wanted, name=f"next-{code}"), node_class
+        )
+        assert launched.labels[labels.INSTANCE_TYPE] == "m5.xlarge"
+
+    assert "m5.large" not in await offered(provider, node_class, "on-demand")
+    assert "m5.large" in await offered(provider, node_class, "spot")
+    assert "m5.large" in await offered(provider, other, "on-demand")
+    found = condition(await again(provider, node_class), "OfferingsAccepted")
+    assert (found.status, found.reason) == ("False", "OfferingsRefused")
+    assert "m5.large (us-west-2a, on-demand)" in found.message
+    assert f"{code}: no" in found.message
+    assert condition(await again(provider, node_class), "Ready").is_true
+
+    clock.advance(181)
+    assert "m5.large" in await offered(provider, node_class, "on-demand")
+    assert find((await again(provider, node_class)).status.conditions, "OfferingsAccepted") is None
+
+
+async def test_a_changed_nodeclass_may_launch_what_ec2_refused_for_it_before(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.set_capacity(
+        capacity_type="on-demand", instance_type="m5.large", available=0, code="Unusual"
+    )
+    with pytest.raises(CreateError, match="Unusual"):
+        await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+    assert "m5.large" not in await offered(provider, node_class, "on-demand")
+
+    after = changed(node_class, metadata={"generation": 2})
+
+    assert "m5.large" in await offered(provider, after, "on-demand")
+
+
+async def test_a_missing_permission_excludes_no_instance_type(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.set_capacity(
+        capacity_type="on-demand", available=0, code="UnauthorizedOperation", message="denied"
+    )
+    with pytest.raises(CreateError, match="denied"):
+        await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+
+    assert "m5.large" in await offered(provider, node_class, "on-demand")
 
 
 # Quotas.

@@ -30,6 +30,10 @@ LAUNCH_SUCCEEDED = "LaunchSucceeded"
 WITHIN_QUOTAS = "WithinQuotas"
 """A condition of Joiner: False while a quota of the account is exhausted, otherwise absent."""
 
+OFFERINGS_ACCEPTED = "OfferingsAccepted"
+"""A condition of Joiner: False while EC2 refuses some offerings for the EC2NodeClass, else absent.
+"""
+
 ADDRESSES_LEFT = "AddressesLeft"
 """A condition of Joiner: False while a subnet of the EC2NodeClass is full, otherwise absent."""
 

@@ -46,7 +46,7 @@ from controller.aws.network.subnets import Subnets
 from controller.aws.network.zonalshift import ZonalShift
 from controller.aws.rows import readable
 from controller.aws.session import Aws
-from controller.aws.unavailable import Unavailable
+from controller.aws.unavailable import Unavailable, class_key
 from controller.cloudprovider.compatibility import has
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
@@ -290,7 +290,7 @@ class InstanceTypes:
             region=self.region,
         )
         shared = (self.pricing.revision, closed, public, group)
-        images = node_class.status.amis
+        images, refusing = node_class.status.amis, self._refusing(node_class)
         for name, estimated in built.estimated.items():
             left = tuple(self.reservations.available_count(r.id) for r in reserved.get(name, ()))
             memory = self.discovered_capacity.of(name, images[built.images[name]].id)
@@ -298,7 +298,7 @@ class InstanceTypes:
             if built.stamps.get(name) != stamp:
                 info = self.described.by_name[name]
                 offerings = self._offerings(
-                    info, every_zone, zone_ids, reserved.get(name, ()), group, charged
+                    info, every_zone, zone_ids, reserved.get(name, ()), group, charged, refusing
                 )
                 known = replace(
                     estimated,
@@ -330,7 +330,8 @@ class InstanceTypes:
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
         sharing = self.drivers.sharing_of(node_class)
-        key = _content(node_class, self.described.revision, shared, sharing)
+        refusing = self._refusing(node_class)
+        key = _content(node_class, self.described.revision, shared, sharing, refusing)
         built = self._built.get(key)
         if built is None:
             made = list(self._make(node_class, shared))
@@ -340,6 +341,14 @@ class InstanceTypes:
             )
         self._built[key] = built  # each use renews the lifetime
         return built
+
+    def _refusing(self, node_class: EC2NodeClass) -> str:
+        """Return the class's key if EC2 refuses offerings for it alone; otherwise empty.
+
+        Only then the EC2NodeClass shares no instance types with others of equal content.
+        """
+        key = class_key(node_class)
+        return key if self.unavailable.refused_by_reason(key) else ""
 
     def _make(
         self, node_class: EC2NodeClass, shared: frozenset[str]
@@ -410,12 +419,13 @@ class InstanceTypes:
         reserved: tuple[CapacityReservationStatus, ...],
         group: PlacementGroup | None,
         charged: Mapping[str, Surcharges],
+        refusing: str,
     ) -> Iterator[Offering]:
         zones = sorted(set(every_zone) & self.described.zones.get(info.name, frozenset()))
         for capacity_type in sorted(info.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
             for zone in zones:
                 price = self._price(info.name, zone, capacity_type)
-                marked = self._is_avoided(info, zone, capacity_type, group)
+                marked = self._is_avoided(info, zone, capacity_type, group, refusing)
                 yield Offering(
                     requirements=_zone_labels(zone, every_zone[zone], capacity_type),
                     instance_price=price or 0.0,
@@ -435,7 +445,7 @@ class InstanceTypes:
                     instance_price=(self.pricing.on_demand(info.name) or 0.0) / RESERVED_DISCOUNT,
                     available=zone in open_zones
                     and reservation.state == "active"
-                    and not self._is_avoided(info, zone, labels.RESERVED, group),
+                    and not self._is_avoided(info, zone, labels.RESERVED, group, refusing),
                     surcharges=charged[zone],
                 ).with_reservation_capacity(self.reservations.available_count(reservation.id))
 
@@ -462,13 +472,18 @@ class InstanceTypes:
                 )
 
     def _is_avoided(
-        self, info: InstanceTypeInfo, zone: str, capacity_type: str, group: PlacementGroup | None
+        self,
+        info: InstanceTypeInfo,
+        zone: str,
+        capacity_type: str,
+        group: PlacementGroup | None,
+        refusing: str,
     ) -> bool:
         if group is not None and group.strategy not in info.placement_strategies:
             return True
         name = group.id if group is not None else ""
         return self.unavailable.is_marked(
-            info.name, zone, capacity_type, group=name
+            info.name, zone, capacity_type, group=name, node_class=refusing
         ) or self.unavailable.exceeds_quota(info.name, info.cpus, capacity_type)
 
     def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
@@ -516,7 +531,11 @@ def _group_requirements(group: PlacementGroup | None) -> tuple[Requirement, ...]
 
 
 def _content(
-    node_class: EC2NodeClass, revision: int, shared: Collection[str], sharing: Sharing | None
+    node_class: EC2NodeClass,
+    revision: int,
+    shared: Collection[str],
+    sharing: Sharing | None,
+    refusing: str,
 ) -> bytes:
     """Return the cache key of an EC2NodeClass: everything that its instance types depend on."""
     spec, status = node_class.spec, node_class.status
@@ -526,6 +545,7 @@ def _content(
         sorted((s.id, s.zone, s.zone_id) for s in status.subnets),
         sorted(shared),
         sharing,
+        refusing,
         # The IDs of the AMIs are left out: EC2NodeClasses that differ only in them share instance
         # types.
         [a.requirements for a in status.amis],

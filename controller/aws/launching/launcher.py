@@ -67,7 +67,7 @@ from controller.aws.network.subnets import Subnet, Subnets
 from controller.aws.nodeclass import nodeclasstags
 from controller.aws.quotas import quota_of
 from controller.aws.session import Aws
-from controller.aws.unavailable import Unavailable
+from controller.aws.unavailable import Unavailable, class_key
 from controller.cloudprovider.compatibility import choices, node_labels
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -420,7 +420,7 @@ class Launcher:
         elif error.is_full_group and plan.group is not None:
             for candidate in _refused_candidates(error, plan):
                 self.unavailable.mark_group(plan.group.id, candidate.offering.zone)
-        elif error.is_insufficient_capacity:
+        elif error.is_insufficient_capacity or error.is_about_offering:
             self._mark_pools(error, plan)
 
     def _mark_pools(self, error: FleetError, plan: LaunchPlan) -> None:
@@ -429,7 +429,16 @@ class Launcher:
         pools = {(c.instance_type.name, c.offering.zone) for c in _refused_candidates(error, plan)}
         if plan.capacity_type != labels.RESERVED:
             for instance_type, zone in pools:
-                self.unavailable.mark(instance_type, zone, plan.capacity_type, group=group)
+                if error.is_insufficient_capacity:
+                    self.unavailable.mark(instance_type, zone, plan.capacity_type, group=group)
+                else:
+                    self.unavailable.mark_refused(
+                        instance_type,
+                        zone,
+                        plan.capacity_type,
+                        node_class=class_key(plan.node_class),
+                        reason=f"{error.code}: {error.message}",
+                    )
             return
         for candidate in plan.candidates:
             if candidate.instance_type.name in {name for name, _ in pools}:

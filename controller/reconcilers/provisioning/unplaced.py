@@ -12,6 +12,7 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import (
     ADDRESSES_LEFT,
     LAUNCH_SUCCEEDED,
+    OFFERINGS_ACCEPTED,
     WITHIN_QUOTAS,
     ZONES_IN_USE,
     EC2NodeClass,
@@ -27,7 +28,7 @@ from controller.scheduling.results import NO_CAPACITY, is_limit, pool_of
 NOT_CAUSES = ("Ready", NODE_REGISTRATION_HEALTHY)
 """Conditions of a NodePool that are not causes: the summary, and one that it does not include."""
 
-REFUSALS = (LAUNCH_SUCCEEDED, WITHIN_QUOTAS, ADDRESSES_LEFT, ZONES_IN_USE)
+REFUSALS = (LAUNCH_SUCCEEDED, WITHIN_QUOTAS, OFFERINGS_ACCEPTED, ADDRESSES_LEFT, ZONES_IN_USE)
 """Conditions of an EC2NodeClass about launches that AWS refuses or would refuse."""
 
 NO_POOLS = "no NodePool is ready: create one, or read the conditions of the existing NodePools"

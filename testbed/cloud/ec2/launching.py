@@ -244,6 +244,8 @@ def _capacity(world: World, plan: Plan) -> int:
             )
         return left
     left = world.capacity.get((plan.capacity_type, name, zone), ENDLESS)
+    if left < 1 and (refusal := world.capacity_errors.get((plan.capacity_type, name, zone))):
+        raise AwsError(*refusal)
     if left < 1:
         kind = "Spot capacity" if plan.capacity_type == "spot" else f"{name} capacity"
         raise AwsError(

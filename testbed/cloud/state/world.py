@@ -144,6 +144,9 @@ class World:
     capacity: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """(capacity type, instance type, zone) → instances still available; unlimited if absent."""
 
+    capacity_errors: dict[tuple[str, str, str], tuple[str, str]] = field(default_factory=dict)
+    """Code and message of the refusals of a pool without capacity; absent: those of EC2 then."""
+
     capacity_reservations: dict[str, dict[str, Any]] = field(default_factory=dict)
     detached_volumes: dict[str, tuple[str, Volume]] = field(default_factory=dict)
     """Volumes that remained after their instance's termination: ID → (zone, volume)."""
