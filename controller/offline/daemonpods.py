@@ -41,12 +41,12 @@ def daemon_pods(
                         **{key: body["metadata"].get(key, empty) for key, empty in COPIED.items()},
                         "name": f"{name}-{node.name}",
                     },
-                    "spec": _bound(body["spec"], node.name),
+                    "spec": _spec_on_node(body["spec"], node.name),
                     "status": {"phase": "Running"},
                 }
 
 
-def _bound(spec: Body, node: str) -> Body:
+def _spec_on_node(spec: Body, node: str) -> Body:
     """Return the spec of a daemon pod on this node; the affinity of a copied pod names another."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     affinity = spec.get("affinity") or {}

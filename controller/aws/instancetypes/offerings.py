@@ -290,7 +290,7 @@ class InstanceTypes:
             region=self.region,
         )
         shared = (self.pricing.revision, closed, public, group)
-        images, refusing = node_class.status.amis, self._refusing(node_class)
+        images, refusing = node_class.status.amis, self._key_if_refused(node_class)
         for name, estimated in built.estimated.items():
             left = tuple(self.reservations.available_count(r.id) for r in reserved.get(name, ()))
             memory = self.discovered_capacity.of(name, images[built.images[name]].id)
@@ -330,7 +330,7 @@ class InstanceTypes:
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
         sharing = self.drivers.sharing_of(node_class)
-        refusing = self._refusing(node_class)
+        refusing = self._key_if_refused(node_class)
         key = _content(node_class, self.described.revision, shared, sharing, refusing)
         built = self._built.get(key)
         if built is None:
@@ -342,7 +342,7 @@ class InstanceTypes:
         self._built[key] = built  # each use renews the lifetime
         return built
 
-    def _refusing(self, node_class: EC2NodeClass) -> str:
+    def _key_if_refused(self, node_class: EC2NodeClass) -> str:
         """Return the class's key if EC2 refuses offerings for it alone; otherwise empty.
 
         Only then the EC2NodeClass shares no instance types with others of equal content.

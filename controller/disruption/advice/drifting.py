@@ -54,14 +54,14 @@ def _find_drifting_nodes(problem: DisruptionProblem, before: Pools) -> Iterator[
                 node=name,
                 node_pool=candidate.pool,
                 reason=reason,
-                why=_excluded(excluded_labels(candidate.claim, pool, types))
+                why=_excluded_text(excluded_labels(candidate.claim, pool, types))
                 if is_required
                 else _changed_fields(old, pool),
                 is_static=is_static(candidate),
             )
 
 
-def _excluded(excluded: Mapping[str, str | None]) -> str:
+def _excluded_text(excluded: Mapping[str, str | None]) -> str:
     named = [
         f"a node without {key}" if value is None else f"{key}={value}"
         for key, value in excluded.items()

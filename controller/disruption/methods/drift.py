@@ -136,7 +136,7 @@ def excluded_labels(
     """
     carried = claim.metadata.labels
     required = read(pool.spec.template.spec.requirements)
-    implied = _implied(carried, types) if lacking_labels(claim, pool) else {}
+    implied = _labels_of_type(carried, types) if lacking_labels(claim, pool) else {}
     return {
         key: carried.get(key)
         for key, allowed in required.items()
@@ -159,7 +159,7 @@ def lacking_labels(claim: NodeClaim, pool: NodePool) -> frozenset[str]:
     return labels.WELL_KNOWN & required - claim.metadata.labels.keys()
 
 
-def _implied(carried: Mapping[str, str], types: Iterable[InstanceType]) -> Requirements:
+def _labels_of_type(carried: Mapping[str, str], types: Iterable[InstanceType]) -> Requirements:
     """Return the labels that follow from a node's instance type and zone; none if unknown."""
     for instance_type in types:
         if instance_type.name == carried.get(labels.INSTANCE_TYPE):
