@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone languages image
+.PHONY: publish version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone languages image
 .DEFAULT_GOAL := help
 
 # Two processes run the tests. Each takes a whole file at a time, because its tests share fixtures,
@@ -65,6 +65,9 @@ reference: ## render docs/reference from the code
 
 docs: ## build the documentation site into site/, without network; warnings are errors
 	@py=$(PY); exec $$py -m mkdocs build --strict
+
+publish: ## publish the documentation of this version to the branch gh-pages, as `latest` too
+	@py=$(PY); exec $$py -m mike deploy --push --update-aliases $(VERSION) latest
 
 manifests: ## render manifests/ and charts/ from infra/deployment/controller.py
 	@py=$(PY); exec $$py -m infra.deployment.manifests

@@ -31,9 +31,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.process
 def test_every_page_is_on_the_site(site: Path) -> None:
-    pages = {page.relative_to(DOCS).with_suffix(".html") for page in DOCS.rglob("*.md")}
+    pages = {
+        page.relative_to(DOCS).with_suffix(".html")
+        for page in DOCS.rglob("*.md")
+        if page.parent.name != "notes"
+    }
 
     assert {page.relative_to(site) for page in site.rglob("*.html")} == pages | {Path("404.html")}
+
+
+@pytest.mark.process
+def test_every_page_is_in_llms_txt_and_is_served_as_markdown(site: Path) -> None:
+    index = (site / "llms.txt").read_text()
+    pages = {page.relative_to(site).with_suffix(".md") for page in site.rglob("*.html")}
+
+    linked = {Path(link) for link in re.findall(r"\]\(([^)]+)\)", index)}
+    assert linked == pages - {Path("404.md")}
+    assert all((site / page).read_text().startswith("# ") for page in linked)
 
 
 @pytest.mark.process
@@ -68,6 +82,7 @@ def test_the_navigation_has_the_four_parts() -> None:
         """Ignores the tags of Python objects."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    Loader.add_constructor("!ENV", lambda *_: None)
     navigation = yaml.load((CHECKOUT / "mkdocs.yml").read_text(), Loader)["nav"]
 
     parts = [next(iter(entry)) for entry in navigation if isinstance(entry, dict)]
