@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bench.kubescheduler import existing
+from bench.kubescheduler import existing, launched
 from bench.kubescheduler.judge import JudgeFailedError, KubeScheduler
 from bench.parity.shrinking import shrink
 
-FAMILIES: dict[str, ModuleType] = {"existing": existing}
+FAMILIES: dict[str, ModuleType] = {"existing": existing, "launched": launched}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from tests.oracle.binding import hard_spreads, is_choosy, terms_of
 from tests.oracle.nodeinfos import INSTANCE_TYPE, Choice, NodeInfo
 from tests.oracle.rules import (
-    ONE,
     PREFERRED,
     Amounts,
     Object,
@@ -129,27 +128,10 @@ class PoolOrder:
         return copy.copy(self._launchable[name])  # starts with the first node again
 
     def _made_nodes(self, name: str) -> Iterator[NodeInfo]:
-        """Make the nodes that a NodePool could still launch; none if it has `minValues`."""
-        pool = self._trial.pools[name]
-        template = pool["spec"]["template"]["spec"]
-        wanted = template.get("requirements") or []
-        if "replicas" in pool["spec"] or any(term.get("minValues") for term in wanted):
-            return
-        node = {"nodePool": name, "requirements": wanted}
-        limits = amounts(pool["spec"].get("limits"))
-        for kind in self._trial.types.values():
-            drawn = plus(self._drawn.get(name, {}), amounts(kind["capacity"]), {"nodes": ONE})
-            if any(drawn.get(resource, 0) > limit for resource, limit in limits.items()):
-                continue
-            for offering in kind["offerings"]:
-                reserved = RESERVATION in offering["requirements"]
-                if reserved or not self._trial.open(kind, offering, node):
-                    continue
-                choice = Choice(kind, offering)
-                node_info = self._trial.launched(node, "elsewhere", choice, random.Random(0))
-                if matches(node_info.labels, wanted):
-                    self._trial.with_daemons(node_info)
-                    yield node_info
+        """Make the nodes that a NodePool could still launch, with their daemons."""
+        for node_info in self._trial.launchable(name, self._drawn, random.Random(0)):
+            self._trial.with_daemons(node_info)
+            yield node_info
 
     def _lets_in(self, node_info: NodeInfo, pods: Sequence[Object]) -> bool:
         """Whether pods without constraints on other pods fit on a node together.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.oracle.binding import Lookup, bound_in_some_order, hard_spreads
@@ -88,7 +88,7 @@ class Replay:
     def findings(self) -> list[Finding]:
         """Return every broken rule, once for each pod or node."""
         self._everyone_once()
-        choices = [self._choices(index) for index in range(len(self.answer["newNodes"]))]
+        choices = [self.choices(index) for index in range(len(self.answer["newNodes"]))]
         if self._found:
             return sorted(self._found.values())
         self._sums()
@@ -101,7 +101,7 @@ class Replay:
         """Return the new nodes as the cheapest nodes allowed."""
         chance = random.Random(0)
         return [
-            self._new_node(index, self._choices(index)[0], chance)
+            self._new_node(index, self.choices(index)[0], chance)
             for index in range(len(self.answer["newNodes"]))
         ]
 
@@ -152,7 +152,8 @@ class Replay:
 
     # What the cloud may launch.
 
-    def _choices(self, index: int) -> list[Choice]:
+    def choices(self, index: int) -> list[Choice]:
+        """Return what the cloud may launch for a new node, the cheapest first."""
         node = self.answer["newNodes"][index]
         choices = []
         for name in node["instanceTypes"]:
@@ -236,7 +237,11 @@ class Replay:
 
     # NodePools.
 
-    def _pool_rules(self, choices: Sequence[Sequence[Choice]]) -> None:
+    def drawn(self, choices: Sequence[Sequence[Choice]]) -> dict[str, Amounts]:
+        """Return the usage of each NodePool that counts towards its limits, new nodes included.
+
+        `choices` are those of each new node, of which the largest counts.
+        """
         drawn: defaultdict[str, Amounts] = defaultdict(dict)
         for node in self.world.get("nodes", []) + self._in_flight():
             if pool := node["metadata"].get("labels", {}).get(NODE_POOL):
@@ -247,6 +252,36 @@ class Replay:
             name = node["nodePool"]
             largest = most(*(amounts(choice.kind["capacity"]) for choice in open_))
             drawn[name] = plus(drawn[name], largest, {"nodes": ONE})
+        return drawn
+
+    def launchable(
+        self, name: str, drawn: Mapping[str, Amounts], chance: random.Random
+    ) -> Iterator[NodeInfo]:
+        """Yield the nodes that a NodePool could still launch; none if it has `minValues`.
+
+        `drawn` is the usage of each NodePool that counts towards its limits.
+        """
+        pool = self.pools[name]
+        wanted = pool["spec"]["template"]["spec"].get("requirements") or []
+        if "replicas" in pool["spec"] or any(term.get("minValues") for term in wanted):
+            return
+        node = {"nodePool": name, "requirements": wanted}
+        limits = amounts(pool["spec"].get("limits"))
+        for kind in self.types.values():
+            more = plus(drawn.get(name, {}), amounts(kind["capacity"]), {"nodes": ONE})
+            if any(more.get(resource, 0) > limit for resource, limit in limits.items()):
+                continue
+            for offering in kind["offerings"]:
+                if RESERVATION in offering["requirements"] or not self.open(kind, offering, node):
+                    continue
+                node_info = self.launched(node, "elsewhere", Choice(kind, offering), chance)
+                if matches(node_info.labels, wanted):
+                    yield node_info
+
+    def _pool_rules(self, choices: Sequence[Sequence[Choice]]) -> None:
+        drawn = self.drawn(choices)
+        for index, open_ in enumerate(choices):
+            name = self.answer["newNodes"][index]["nodePool"]
             self._template_rules(index, open_)
             if "replicas" in self.pools[name]["spec"]:
                 self._report("static pool", f"new node {index}", f"of {name}")
@@ -255,7 +290,7 @@ class Replay:
             if not any(node["nodePool"] == name for node in self.answer["newNodes"]):
                 continue
             for resource, limit in amounts(pool["spec"].get("limits")).items():
-                if drawn[name].get(resource, 0) > limit:
+                if drawn.get(name, {}).get(resource, 0) > limit:
                     self._report("limit", name, f"{resource}: {drawn[name][resource] / ONE}")
         for index, text in PoolOrder(self, drawn).strays(choices):
             self._report(POOL_ORDER, f"new node {index}", text)

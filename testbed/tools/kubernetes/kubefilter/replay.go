@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"math/rand"
+	"slices"
 	"sort"
 	"strconv"
 
@@ -14,6 +15,9 @@ import (
 // attempts is how many careful orders are tried before a plan counts as impossible.
 const attempts = 4
 
+// many is the number of pods of a plan above which one careful order is tried: it takes seconds.
+const many = 100
+
 // fileSystem is the provisioner whose volumes every zone reaches.
 const fileSystem = "efs.csi.aws.com"
 
@@ -22,16 +26,24 @@ func replay(fresh func() *scheduler, bind map[string]string) (*scheduler, map[st
 	// Most plans bind in any order, and that is the fastest to check.
 	best := fresh()
 	refused := best.order(bind, nil)
-	for seed := range attempts {
-		if len(refused) == 0 {
+	for seed := range int64(attempts) {
+		if len(refused) == 0 || seed > 0 && len(bind) > many {
 			break
 		}
 		another := fresh()
-		if left := another.order(bind, rand.New(rand.NewSource(int64(seed)))); len(left) < len(refused) {
+		// Every other order binds all pods with rules about others that it can before it binds one without.
+		careful := &care{random: rand.New(rand.NewSource(seed)), rulesFirst: seed%2 == 0}
+		if left := another.order(bind, careful); len(left) < len(refused) {
 			best, refused = another, left
 		}
 	}
 	return best, refused
+}
+
+// care says how a careful order chooses the next pod.
+type care struct {
+	random     *rand.Rand
+	rulesFirst bool
 }
 
 // class has equal pods that are planned for the same node.
@@ -40,18 +52,17 @@ type class struct {
 	node string
 }
 
-// order binds the pods in some order. If it has random numbers, it is careful: it prefers the pod after which the
-// plugins refuse the fewest of the others.
-func (s *scheduler) order(bind map[string]string, random *rand.Rand) map[string]string {
+// order binds the pods in some order, at best in a careful one.
+func (s *scheduler) order(bind map[string]string, careful *care) map[string]string {
 	refused := map[string]string{}
 	classes := s.classes(bind, refused)
-	if random != nil {
-		random.Shuffle(len(classes), func(a, b int) { classes[a], classes[b] = classes[b], classes[a] })
+	if careful != nil {
+		careful.random.Shuffle(len(classes), func(a, b int) { classes[a], classes[b] = classes[b], classes[a] })
 	}
 	for progress := true; progress; {
 		progress = false
-		if random != nil {
-			if chosen := s.harmless(classes); chosen != nil {
+		if careful != nil {
+			if chosen := s.next(classes, careful.rulesFirst); chosen != nil {
 				s.bindOne(chosen)
 				progress = true
 			}
@@ -103,38 +114,79 @@ func rank(pod *v1.Pod) int {
 	return 1
 }
 
-// harmless returns the class whose next pod is admitted and makes the fewest other pods refused, or nil.
-func (s *scheduler) harmless(classes []*class) *class {
-	admitted := []*class{}
+// next returns the class whose next pod is admitted and is best bound now, or nil. Best is a pod with rules about others
+// that makes no such pod refused, and else the pod that makes the fewest refused and the most admitted, in the zone
+// where the fewest wait.
+func (s *scheduler) next(classes []*class, rulesFirst bool) *class {
+	// Pods without rules about others are refused by none.
+	var admitted, refused, others []*class
 	for _, c := range classes {
-		if len(c.pods) > 0 && s.begin(c.pods[0]).refusal(c.node) == "" {
+		switch {
+		case len(c.pods) == 0:
+		case rank(c.pods[0]) > 0:
+			others = append(others, c)
+		case s.begin(c.pods[0]).refusal(c.node) == "":
 			admitted = append(admitted, c)
+		default:
+			refused = append(refused, c)
 		}
 	}
 	var best *class
-	least := 0
-	for _, c := range admitted {
-		trial := on(c.pods[0], c.node)
-		s.snapshot.bind(trial)
-		harm := 0
-		for _, other := range admitted {
-			rest := other.pods
-			if other == c {
-				rest = rest[1:]
-			}
-			if len(rest) > 0 && s.begin(rest[0]).refusal(other.node) != "" {
-				harm += len(rest)
-			}
-		}
-		s.snapshot.unbind(trial)
-		if best == nil || harm < least {
-			best, least = c, harm
-		}
-		if harm == 0 {
+	var least [2]int
+	for _, c := range append(admitted, others...) {
+		if rank(c.pods[0]) > 0 && best != nil && rulesFirst && rank(best.pods[0]) == 0 {
 			break
+		}
+		if rank(c.pods[0]) > 0 && s.begin(c.pods[0]).refusal(c.node) != "" {
+			continue
+		}
+		cost := [2]int{s.cost(c, admitted, refused), s.waiting(c.node, refused)}
+		if rank(c.pods[0]) == 0 && cost[0] <= 0 {
+			return c
+		}
+		if best == nil || slices.Compare(cost[:], least[:]) < 0 {
+			best, least = c, cost
 		}
 	}
 	return best
+}
+
+// cost returns how many more pods are refused once the next pod of a class is bound.
+func (s *scheduler) cost(c *class, admitted, refused []*class) int {
+	trial := on(c.pods[0], c.node)
+	s.snapshot.bind(trial)
+	defer s.snapshot.unbind(trial)
+	cost := 0
+	for _, other := range admitted {
+		if other != c && s.begin(other.pods[0]).refusal(other.node) != "" {
+			cost += len(other.pods)
+		}
+	}
+	for _, other := range refused {
+		if s.begin(other.pods[0]).refusal(other.node) == "" {
+			cost -= len(other.pods)
+		}
+	}
+	return cost
+}
+
+// waiting returns the number of pods that wait for the node, or for its zone.
+func (s *scheduler) waiting(node string, refused []*class) int {
+	number, zone := 0, s.zone(node)
+	for _, other := range refused {
+		if other.node == node || zone != "" && s.zone(other.node) == zone {
+			number += len(other.pods)
+		}
+	}
+	return number
+}
+
+func (s *scheduler) zone(node string) string {
+	info := s.snapshot.byName[node]
+	if info == nil {
+		return ""
+	}
+	return info.Node().Labels[v1.LabelTopologyZone]
 }
 
 // bindOne binds a pod of the class if the plugins admit it, and otherwise returns why not.
@@ -182,7 +234,7 @@ func (s *scheduler) provision(pod *v1.Pod) {
 		made.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage]}
 		made.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: name, UID: claim.UID}
 		made.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: class.Provisioner, VolumeHandle: made.Name}
-		zone := s.snapshot.byName[pod.Spec.NodeName].Node().Labels[v1.LabelTopologyZone]
+		zone := s.zone(pod.Spec.NodeName)
 		if zone != "" && class.Provisioner != fileSystem {
 			in := v1.NodeSelectorRequirement{Key: v1.LabelTopologyZone, Operator: v1.NodeSelectorOpIn, Values: []string{zone}}
 			term := v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{in}}
