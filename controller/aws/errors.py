@@ -201,10 +201,10 @@ def translated(operation: str = "") -> Iterator[None]:
         raise _from_client(exc, operation) from exc
     except (NoCredentialsError, PartialCredentialsError) as exc:
         raise UnreachableError(
-            f"{operation}: {exc}; give the controller's service account an EKS Pod Identity "
-            "association or an eks.amazonaws.com/role-arn annotation; for a command on your "
-            "machine, set AWS_PROFILE or run `aws sso login`",
+            f"{operation}: {exc}",
             reason=NO_CREDENTIALS,
+            remedy="give the controller's service account an EKS Pod Identity association or an "
+            "eks.amazonaws.com/role-arn annotation",
         ) from exc
     except ParamValidationError as exc:
         raise RequestError(
@@ -230,15 +230,17 @@ def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
     if exc.operation_name in _ASSUME_ROLE:
         # The call to STS failed, not the operation itself.
         return UnreachableError(
-            f"{text}; the trust policy of the controller's role must allow its service account to "
-            f"call {exc.operation_name}",
+            text,
             reason=NO_CREDENTIALS,
+            remedy="the trust policy of the controller's role must allow its service account to "
+            f"call {exc.operation_name}",
         )
     if code in _UNAUTHENTICATED or _NOT_VALIDATED in message:
         return UnreachableError(
-            f"{text}; the controller's credentials have expired or are invalid, or the clock of "
-            "its node is wrong",
+            text,
             reason=NO_CREDENTIALS,
+            remedy="the controller's credentials have expired or are invalid, or the clock of its "
+            "node is wrong",
         )
     return AwsError(text, code=code, operation=name, status=status)
 

@@ -279,6 +279,11 @@ class AWSCloudProvider:
         """The AWS region of the instance types and prices."""
         return self.aws.region
 
+    @property
+    def price_error(self) -> str:
+        """Why on-demand or spot prices could not be read; empty if they were."""
+        return "; ".join(self.pricing.problems.values())
+
     async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress."""
         await self.aws.shutdown()

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import boto3
 from botocore.config import Config
@@ -120,10 +121,18 @@ def user_agent() -> str:
 
 
 class Session:
-    """Implements `Aws` with boto3 and a pool of threads; clients are created at first use."""
+    """Implements `Aws` with boto3 and a pool of threads; clients are created at first use.
+
+    If `waits` is False, neither `shutdown` nor the end of the process waits for calls in progress.
+    """
 
     def __init__(
-        self, *, region: str | None = None, attempts: int = 5, threads: int = THREADS
+        self,
+        *,
+        region: str | None = None,
+        attempts: int = 5,
+        threads: int = THREADS,
+        waits: bool = True,
     ) -> None:
         self._session = boto3.Session(region_name=region or _region())
         self.region: str = self._session.region_name
@@ -137,6 +146,7 @@ class Session:
         self._clients: dict[str, Any] = {}
         self._making = threading.Lock()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="aws")
+        self._waits = waits
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """Make one call in a thread. Raises CloudProviderError, never botocore's errors."""
@@ -153,29 +163,7 @@ class Session:
 
         The thread is a daemon: the process does not wait for the response when it ends.
         """
-        loop = asyncio.get_running_loop()
-        response: asyncio.Future[dict[str, Any]] = loop.create_future()
-
-        def resolve(result: dict[str, Any] | None, error: CloudProviderError | None) -> None:
-            if response.done():
-                return
-            if error is not None:
-                response.set_exception(error)
-            else:
-                response.set_result(result or {})
-
-        def work() -> None:
-            result, error = None, None
-            try:
-                result = self._call(service, operation, parameters)
-            except CloudProviderError as exc:
-                error = exc
-            # If the event loop is closed, the response is dropped.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(resolve, result, error)
-
-        threading.Thread(target=work, name=f"aws-{operation}", daemon=True).start()
-        return await response
+        return await self._in_daemon(partial(self._call, service, operation, parameters))
 
     async def shutdown(self) -> None:
         """Start no more calls, and wait for those in progress, so that none reaches AWS later.
@@ -190,7 +178,35 @@ class Session:
         for client in self._clients.values():
             client.close()
 
+    async def _in_daemon(self, function: Callable[[], R]) -> R:
+        """Call a function in a thread of its own, for which the process does not wait."""
+        loop = asyncio.get_running_loop()
+        response: asyncio.Future[R] = loop.create_future()
+
+        def resolve(result: R | None, error: CloudProviderError | None) -> None:
+            if response.done():
+                return
+            if error is not None:
+                response.set_exception(error)
+            else:
+                response.set_result(cast("R", result))
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = function()
+            except CloudProviderError as exc:
+                error = exc
+            # If the event loop is closed, the response is dropped.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(resolve, result, error)
+
+        threading.Thread(target=work, name="aws-daemon", daemon=True).start()
+        return await response
+
     async def _in_thread(self, function: Callable[P, R], *arguments: P.args, **_: P.kwargs) -> R:
+        if not self._waits:
+            return await self._in_daemon(partial(function, *arguments))
         loop = asyncio.get_running_loop()
         try:
             running = loop.run_in_executor(self._threads, function, *arguments)

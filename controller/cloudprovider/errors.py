@@ -14,12 +14,16 @@ from __future__ import annotations
 
 
 class CloudProviderError(Exception):
-    """A call to the cloud failed; `reason` is CamelCase, for a condition."""
+    """A call to the cloud failed; `reason` is CamelCase, for a condition.
+
+    The text is `problem`, then what to do where the controller runs, if that is known.
+    """
 
     reason = "CloudProviderError"
 
-    def __init__(self, message: str, *, reason: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str, *, reason: str | None = None, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem
         if reason is not None:
             self.reason = reason
 

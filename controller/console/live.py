@@ -18,14 +18,11 @@ from controller.apiserver.errors import ApiError, NotFoundError, UnavailableErro
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.console.mirror import Mirror
+from controller.offline.commandline import CommandError
 from controller.offline.instancetypes import Types, from_rows
-from controller.offline.record.command import (
-    InstanceTypeSource,
-    instance_types_of,
-    kinds_of,
-    settings_of,
-)
+from controller.offline.record.command import kinds_of, settings_of
 from controller.offline.record.deployed import ControllerContainer, controller_container
+from controller.offline.record.offers import InstanceTypeSource, instance_types_of
 from controller.offline.world import Objects, World, compose, effective, types_by_pool
 from controller.options import Options
 
@@ -44,8 +41,9 @@ TYPE_INPUTS = (NODE_POOL, EC2_NODE_CLASS)
 Connect = Callable[[], AbstractAsyncContextManager[tuple[ApiServer, Options]]]
 """Connects to a cluster; also yields the settings of its controller."""
 
-_NO_ANSWER = ""
-"""The key of the error that the API server does not answer; others have their kind's plural."""
+_NO_ANSWER, _NO_TYPES = "", "instance types"
+"""The keys of the errors that the API server does not answer, and that instance types cannot be
+read; others have their kind's plural."""
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +61,19 @@ class LiveCluster:
     def __init__(
         self,
         connect: Connect,
-        market: Callable[[Options, Callable[[str], None]], InstanceTypeSource | None],
+        market: Callable[[Options], InstanceTypeSource],
         *,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start without data; `market` returns the source of instance types, None if there is none.
+        """Start without data; `market` returns the source of instance types.
 
         `say` receives the progress and the warnings.
         """
         self._connect, self._market, self._say, self._clock = connect, market, say, clock
         self._mirror = Mirror(())
         self._settings: dict[str, Any] = {}
-        self._types = Types(())
+        self._types: Types | None = None
         self._types_of_pools: tuple[object, dict[str, tuple[InstanceType, ...]]] = (None, {})
         self._refused: dict[str, str] = {}
         self._listed = asyncio.Event()
@@ -92,6 +90,11 @@ class LiveCluster:
     def is_answering(self) -> bool:
         """Whether the API server answered the last request of the probe."""
         return _NO_ANSWER not in self._refused
+
+    @property
+    def has_types(self) -> bool:
+        """Whether the instance types and prices have been read."""
+        return self._types is not None
 
     async def run(self) -> None:
         """Follow the cluster until cancelled.
@@ -132,7 +135,8 @@ class LiveCluster:
         """
         if self._mirror.awaited or not self._mirror.kinds:
             return None
-        frozen, types, settings = self._mirror.freeze(), self._types, self._settings
+        frozen, types = self._mirror.freeze(), self._types or Types(())
+        settings = self._settings
 
         def make() -> tuple[World, Sequence[Disruption]]:
             of, _ = effective(frozen)
@@ -187,14 +191,21 @@ class LiveCluster:
         known, read_at = None, 0.0
         while True:
             self._inputs_changed.clear()
-            inputs = self._inputs_of_types()
+            inputs, pause = self._inputs_of_types(), TYPES_SECONDS
             if inputs != known or self._clock() - read_at >= TYPES_SECONDS:
-                rows = await instance_types_of(api, self._market(options, self._say), self._say)
-                self._types = from_rows(rows)
-                known, read_at = inputs, self._clock()
+                try:
+                    rows = await instance_types_of(api, self._market(options), self._say)
+                except CommandError as error:
+                    # The last known instance types stay.
+                    self._refused[_NO_TYPES], pause = str(error), RETRY_SECONDS
+                else:
+                    self._refused.pop(_NO_TYPES, None)
+                    self._types = from_rows(rows)
+                    known, read_at = inputs, self._clock()
                 self.changed.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._inputs_changed.wait(), TYPES_SECONDS)
+                async with asyncio.timeout(pause):
+                    await self._inputs_changed.wait()
 
     def _inputs_of_types(self) -> object:
         """Return the fields that determine the instance types."""

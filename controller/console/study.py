@@ -37,7 +37,8 @@ from controller.manager.solver.solving import (
 )
 from controller.offline.commandline import STDIN, CommandError, connection, positive
 from controller.offline.disrupt import problem_of
-from controller.offline.record.command import access_of, aws_source, connected
+from controller.offline.record.command import access_of, connected
+from controller.offline.record.offers import aws_source
 from controller.offline.solve import read
 from controller.offline.wirevalues import WorldError
 from controller.offline.world import World
@@ -70,6 +71,10 @@ class Cluster(Protocol):
         """Whether what was read is up to date: False while the API server does not answer."""
 
     @property
+    def has_types(self) -> bool:
+        """Whether instance types and prices have been read, which every decision needs."""
+
+    @property
     def changed(self) -> asyncio.Event:
         """An event that every change of the cluster sets; the reader clears it."""
 
@@ -87,7 +92,7 @@ class RecordedCluster:
     """A recorded world in a file, which never changes."""
 
     error = ""
-    is_answering = True
+    is_answering = has_types = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -203,7 +208,8 @@ class Study:
         if make is not None and (self._cluster.is_answering or not is_known):
             try:
                 self._problem, self._feed.page = await asyncio.to_thread(self._content, make)
-                self._is_read.set()
+                if self._cluster.has_types:
+                    self._is_read.set()
             except (CommandError, WorldError) as error:
                 self._feed.error = str(error)
         self._feed.announce()

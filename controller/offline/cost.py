@@ -18,6 +18,7 @@ from controller.disruption import candidates
 from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import (
+    CommandError,
     add_now,
     cluster_parser,
     run_on_cluster,
@@ -73,9 +74,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
-    world = world_of(chosen.world, settings, environ)
+    world = world_of(chosen, settings, environ)
     problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
     pools = costs(problem)
+    if problem.snapshot.nodes and all(pool.unpriced == pool.nodes for pool in pools.values()):
+        raise CommandError(
+            "no node has a known price: the world has no instance types, or none of its nodes; "
+            "`joiner record` with AWS credentials records them"
+        )
     price = sum(pool.price for pool in pools.values())
     bound = lower_bound(problem, expired=deadline(time.perf_counter() + chosen.time_limit))
     bound = min(bound, price)

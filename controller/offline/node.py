@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     last: LastDecision | None = None
-    world = world_of(chosen.world, settings, environ)
+    world = world_of(chosen, settings, environ)
     name = _node_name(world, chosen.node)
     explanation = _explanation(world, name, chosen)
     if chosen.world is None:

@@ -42,9 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     name = _key(chosen, environ)
-    result = solve_world(
-        lambda: world_of(chosen.world, settings, environ), seconds=chosen.time_limit
-    )
+    result = solve_world(lambda: world_of(chosen, settings, environ), seconds=chosen.time_limit)
     pod = next((each for each in result.world.pods if each.key == name), None)
     gates = [
         gate.name

@@ -131,7 +131,8 @@ async def test_without_credentials_the_message_names_the_source_to_set_up(
         await session.call("ec2", "describe_subnets")
     session.close()
     assert raised.value.reason == "NoCredentials"
-    assert "for a command on your machine, set AWS_PROFILE" in str(raised.value)
+    assert "an EKS Pod Identity association" in str(raised.value)
+    assert "association" not in raised.value.problem
 
 
 async def test_the_calls_that_an_answer_took_are_counted(

@@ -55,7 +55,7 @@ class Following:
         self.options = options
         self.cluster = LiveCluster(
             self._connect,
-            lambda options, say: self.market,
+            lambda options: self.market,
             say=self.said.append,
             clock=lambda: self.now,
         )
@@ -120,6 +120,24 @@ async def test_instance_types_are_kept_until_a_nodepool_changes() -> None:
         assert following.market.asked == 1
         await api.patch(kinds.NODE_POOL, "general", {"spec": {"weight": 7}})
         await following.until(lambda world: following.market.asked == 2)
+
+
+async def test_while_aws_returns_no_instance_types_the_error_is_shown_and_nothing_is_decided() -> (
+    None
+):
+    made = constrained(10, 3)
+    api = cluster(made)
+    async with followed(api, made) as following:
+        following.market.price_error = "get_products: not authorized"
+        await following.until(lambda world: bool(following.cluster.error))
+        assert "allow ec2:DescribeInstanceTypes" in following.cluster.error
+        assert not following.cluster.has_types
+
+        following.market.price_error = ""
+        await api.patch(kinds.NODE_POOL, "general", {"spec": {"weight": 7}})
+        await following.until(has_types)
+        assert following.cluster.has_types
+        assert following.cluster.error == ""
 
 
 async def test_prices_are_read_again_when_they_are_old() -> None:
@@ -256,8 +274,11 @@ async def test_recorded_decisions_are_shown_newest_first() -> None:
 
 
 @pytest.mark.process
-async def test_the_cluster_of_the_kubeconfig_is_followed(tmp_path: Path) -> None:
+async def test_the_cluster_of_the_kubeconfig_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = constrained(10, 3)
+    monkeypatch.setattr("controller.console.study.aws_source", lambda options: Market(made))
     api = cluster(made)
     runner = web.AppRunner(Front(api).application(), handler_cancellation=True)
     await runner.setup()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.__main__ import main
+from controller.apis import labels
 from tests.disruption.test_consolidation import pods, world
 
 
@@ -62,17 +63,23 @@ def test_the_price_of_a_node_is_split_into_its_parts(
     assert "0.1500 $/h (instance 0.1000, volumes 0.0250, address 0.0050, fee 0.0200)" in output
 
 
-def test_the_summary_says_that_nodes_without_a_known_price_are_not_counted(
+def test_nodes_without_a_known_price_are_not_counted_and_none_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = world(("a", "small", pods("web", 1)), ("b", "small", pods("db", 1)))
-    recorded["instanceTypes"] = []
+    recorded["nodes"][0]["metadata"]["labels"][labels.INSTANCE_TYPE] = "withdrawn"
     path = tmp_path / "world.json"
     path.write_text(json.dumps(recorded))
-
     assert main(["cost", "--world", str(path)], {}) == 0
+    assert "1 node without a known price not counted." in capsys.readouterr().out
 
-    assert "2 nodes without a known price not counted." in capsys.readouterr().out
+    recorded["instanceTypes"] = []
+    path.write_text(json.dumps(recorded))
+    assert main(["cost", "--world", str(path)], {}) == 2
+
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "no node has a known price" in printed.err
 
 
 def test_an_unreachable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,11 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ApiError, ForbiddenError, NotFoundError
 from controller.apiserver.fake import FakeApiServer
-from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    NodeClassNotReadyError,
+    ThrottledError,
+)
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.methods.order import decide
 from controller.offline.commandline import CommandError
@@ -54,6 +59,7 @@ class InstanceTypeSource:
     """Offers the instance types of a world."""
 
     region = "us-west-2"
+    price_error = ""
 
     def __init__(self, sold: World) -> None:
         self._sold = from_rows(sold["instanceTypes"])
@@ -221,21 +227,14 @@ async def test_instance_types_are_recorded_per_pool_if_pools_differ() -> None:
 async def test_unreadable_kinds_are_reported_and_left_out() -> None:
     said: list[str] = []
     original = world(("a", "small", pods("web", 1)))
-    api, market = cluster(original), InstanceTypeSource(original)
+    api = cluster(original)
     api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.CSI_NODE)
-
-    async def nothing(node_class: EC2NodeClass, node_pool: NodePool | None = None) -> Any:
-        raise CloudProviderError("no credentials")
-
-    market.instance_types = nothing  # type: ignore[method-assign]
-    written = await record_cluster(api, market, OPTIONS, said.append)
+    written = await record_cluster(api, InstanceTypeSource(original), OPTIONS, said.append)
 
     assert "csiNodes" not in written
     assert any(
         "cannot list csinodes" in sentence and "not allowed" in sentence for sentence in said
     )
-    assert any("no credentials" in sentence for sentence in said)
-    assert market.is_shut_down
     assert load(written).node_pools
     assert re.search("pods: 1", "\n".join(said))
 
@@ -271,16 +270,94 @@ async def test_recording_with_refused_credentials_says_what_to_do() -> None:
         await record_cluster(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
 
 
+class Failing(InstanceTypeSource):
+    """Offers no instance types because of an error."""
+
+    def __init__(self, sold: World, error: CloudProviderError) -> None:
+        super().__init__(sold)
+        self._error = error
+
+    async def start(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "todo"),
+    [
+        (
+            CloudProviderError("Unable to locate credentials", remedy="give the service account"),
+            "your own AWS credentials: set AWS_PROFILE or run `aws sso login`, and allow "
+            "ec2:DescribeInstanceTypes, ec2:DescribeInstanceTypeOfferings, "
+            "ec2:DescribeSpotPriceHistory and pricing:GetProducts",
+        ),
+        (ThrottledError("Request limit exceeded"), "try again in a minute"),
+    ],
+)
+async def test_without_instance_types_the_command_refuses_and_names_the_rights_of_the_user(
+    error: CloudProviderError, todo: str
+) -> None:
+    original = world(("a", "small", []))
+    market = Failing(original, error)
+
+    with pytest.raises(CommandError) as raised:
+        await record_cluster(cluster(original), market, OPTIONS, lambda text: None)
+
+    assert error.problem in str(raised.value)
+    assert str(raised.value).endswith(todo)
+    assert "service account" not in str(raised.value)
+    assert market.is_shut_down
+
+
+async def test_without_prices_the_command_refuses() -> None:
+    original = world(("a", "small", []))
+    market = InstanceTypeSource(original)
+    market.price_error = "get_products: not authorized"
+
+    with pytest.raises(CommandError, match=r"not authorized; .* pricing:GetProducts"):
+        await record_cluster(cluster(original), market, OPTIONS, lambda text: None)
+
+
+async def test_a_nodepool_that_is_not_ready_refuses_nothing() -> None:
+    original = world(("a", "small", []))
+    market, said = InstanceTypeSource(original), list[str]()
+
+    async def unresolved(node_class: EC2NodeClass, node_pool: NodePool | None = None) -> Any:
+        raise NodeClassNotReadyError("its subnets are not resolved yet")
+
+    market.instance_types = unresolved  # type: ignore[method-assign]
+    written = await record_cluster(cluster(original), market, OPTIONS, said.append)
+
+    assert written["instanceTypes"] == []
+    assert "NodePool general has no instance types: its subnets are not resolved yet" in said
+
+
+class Slow(InstanceTypeSource):
+    """Answers after 30 seconds."""
+
+    async def start(self) -> None:
+        await asyncio.sleep(30)
+
+
+@pytest.mark.virtual_clock
+async def test_a_command_says_that_it_waits_for_aws_and_ends_at_its_time_limit() -> None:
+    original = world(("a", "small", []))
+    said: list[str] = []
+
+    with pytest.raises(CommandError, match=r"AWS has not returned .* within 20 s"):
+        await record_cluster(cluster(original), Slow(original), OPTIONS, said.append, seconds=20)
+
+    assert asyncio.get_running_loop().time() == pytest.approx(20)
+    assert any(sentence.startswith("waiting for AWS") for sentence in said)
+    assert await record_cluster(cluster(original), Slow(original), OPTIONS, said.append, seconds=60)
+
+
 async def test_instance_types_of_another_region_than_the_nodes_are_not_read() -> None:
     original = world(("a", "small", []))
     original["nodes"][0]["metadata"]["labels"][labels.REGION] = "eu-central-1"
-    said: list[str] = []
 
-    written = await record(original, said)
+    with pytest.raises(CommandError, match=r"the nodes are in eu-central-1.*set AWS_REGION"):
+        await record(original)
 
-    assert written["instanceTypes"] == []
-    (warning,) = [sentence for sentence in said if "AWS_REGION" in sentence]
-    assert "the nodes are in eu-central-1" in warning
     original["nodes"][0]["metadata"]["labels"][labels.REGION] = "us-west-2"
     assert (await record(original))["instanceTypes"]
 

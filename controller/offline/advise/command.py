@@ -156,7 +156,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     if chosen.world is not None:
         source = _Source(read_json(chosen.world), chosen.world)
     else:
-        source = _Source(live(settings, environ))
+        source = _Source(live(settings, environ, seconds=chosen.time_limit))
     pools = manifests.read_folder(chosen.pools) if chosen.pools is not None else []
     question = _question(source.world(pools), chosen)
     if chosen.diff is not None:

@@ -11,41 +11,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from controller.apis import kinds, labels
 from controller.apis.karpenter.capacitybuffer import CapacityBuffer
-from controller.apis.karpenter.ec2nodeclass import (
-    AMIStatus,
-    EC2NodeClass,
-    EC2NodeClassSpec,
-    EC2NodeClassStatus,
-    SelectorTerm,
-    SubnetStatus,
-)
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
-from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_POOL, Kind
+from controller.apis.kinds import Kind
 from controller.apis.kubernetes import schedulerconfig
-from controller.apis.kubernetes.meta import KubernetesObject, ObjectMeta, Wire, to_wire
-from controller.apis.kubernetes.nodes import Node
-from controller.apis.kubernetes.taints import Requirement
-from controller.apis.ownership import is_ours
-from controller.apis.wording import with_count
+from controller.apis.kubernetes.meta import KubernetesObject, Wire, to_wire
 from controller.apiserver.errors import ApiError, NotFoundError, UnavailableError
 from controller.apiserver.port import ApiServer
 from controller.apiserver.readonly import ReadOnlyApiServer
-from controller.aws.provider import AWSCloudProvider
-from controller.cloudprovider.errors import CloudProviderError
-from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.advice.adoption import SAFE_TO_EVICT
 from controller.kube import access
 from controller.kube.client import Client
@@ -56,14 +41,20 @@ from controller.offline.commandline import (
     connection,
     parse_with_settings,
     run_command,
+    seconds,
 )
 from controller.offline.disrupt import DISRUPTION_SETTINGS
-from controller.offline.instancetypes import to_row
 from controller.offline.record.deployed import controller_options
+from controller.offline.record.offers import (
+    InstanceTypeSource,
+    Report,
+    aws_source,
+    instance_types_of,
+)
 from controller.offline.record.redacting import redact
 from controller.offline.solve import read
 from controller.offline.wirevalues import WorldError, objects, readable
-from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, effective, load
+from controller.offline.world import KEYS, KINDS, World, effective, load
 from controller.options import Options, OptionsError, to_environment
 
 ESSENTIAL = ("pods", "nodes", "nodePools")
@@ -104,27 +95,6 @@ READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")
 _T = TypeVar("_T", bound=KubernetesObject)
 _W = TypeVar("_W", bound=Wire)
 
-Report = Callable[[str], None]
-
-
-class InstanceTypeSource(Protocol):
-    """The part of a cloud provider that lists instance types."""
-
-    @property
-    def region(self) -> str:
-        """The AWS region of the instance types and prices."""
-
-    async def start(self) -> None:
-        """Load the instance types and prices."""
-
-    async def shutdown(self) -> None:
-        """Wait for pending calls."""
-
-    async def instance_types(
-        self, node_class: EC2NodeClass, node_pool: NodePool | None = None
-    ) -> Sequence[InstanceType]:
-        """Return every instance type that the EC2NodeClass could launch."""
-
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `record`; return the exit code."""
@@ -132,7 +102,7 @@ def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     where = connection(chosen, environ)
 
     def write() -> int:
-        world = live(settings, where)
+        world = live(settings, where, seconds=chosen.time_limit)
         sys.stdout.write(json.dumps(redact(world) if chosen.redact else world) + "\n")
         return 0
 
@@ -154,11 +124,20 @@ def record_parser() -> argparse.ArgumentParser:
         help="replace names, namespaces and label values; the answers stay the same",
     )
     add_connection(parser)
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="end with an error if AWS has not responded within this time (default 60)",
+    )
     return parser
 
 
-def world_of(path: Path | None, settings: Sequence[str], environ: Mapping[str, str]) -> World:
-    """Return the recorded world in a file, or the environment's cluster if `path` is None.
+def world_of(
+    chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]
+) -> World:
+    """Return the recorded world that a command line selects, or else the environment's cluster.
 
     `settings` are flags of `run` that replace the settings of the cluster's controller.
 
@@ -166,25 +145,27 @@ def world_of(path: Path | None, settings: Sequence[str], environ: Mapping[str, s
         CommandError: the file or the cluster cannot be read.
 
     """
-    if path is not None:
-        return read(path)
+    if chosen.world is not None:
+        return read(chosen.world)
     try:
-        return load(live(settings, environ))
+        return load(live(settings, environ, seconds=chosen.time_limit))
     except WorldError as error:
         raise CommandError(f"cannot read the cluster: {error}") from error
 
 
-def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+def live(argv: Sequence[str], environ: Mapping[str, str], *, seconds: float) -> dict[str, Any]:
     """Return the cluster of the environment's kubeconfig as a world; writes progress to stderr.
 
-    `argv` are flags of `run` that replace the settings of the cluster's controller.
+    `argv` are flags of `run` that replace the settings of the cluster's controller. AWS has at most
+    `seconds` to respond.
 
     Raises:
-        CommandError: the cluster cannot be reached, or a required kind cannot be listed.
+        CommandError: the cluster cannot be reached, a required kind cannot be listed, or AWS
+            returns no instance types or prices.
 
     """
     try:
-        return asyncio.run(_live(argv, environ))
+        return asyncio.run(_live(argv, environ, seconds))
     except (OptionsError, access.AccessError) as error:
         raise CommandError(str(error)) from error
     except UnavailableError as error:
@@ -228,18 +209,9 @@ async def connected(
         yield ReadOnlyApiServer(client), replace(settings, disruption_mode="observe")
 
 
-def aws_source(options: Options, report: Report) -> InstanceTypeSource | None:
-    """Return the instance types and prices of AWS, or None if its client cannot be created."""
-    try:
-        return AWSCloudProvider(options)
-    except CloudProviderError as error:
-        report(f"cannot read instance types; the world will have none: {error}")
-        return None
-
-
-async def _live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+async def _live(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> dict[str, Any]:
     async with connected(argv, environ, _report) as (api, options):
-        return await record_cluster(api, aws_source(options, _report), options, _report)
+        return await record_cluster(api, aws_source(options), options, _report, seconds=seconds)
 
 
 def _report(text: str) -> None:
@@ -247,15 +219,20 @@ def _report(text: str) -> None:
 
 
 async def record_cluster(
-    api: ApiServer, source: InstanceTypeSource | None, options: Options, report: Report
+    api: ApiServer,
+    source: InstanceTypeSource,
+    options: Options,
+    report: Report,
+    *,
+    seconds: float = math.inf,
 ) -> dict[str, Any]:
     """Return the objects of an API server and the instance types of `source` as a world.
 
     Objects that a world cannot have, or that the controller ignores, are left out. `report` is
-    called with progress and warnings.
+    called with progress and warnings. AWS has at most `seconds` to respond.
 
     Raises:
-        CommandError: a required kind cannot be listed.
+        CommandError: a required kind cannot be listed, or AWS returns no instance types or prices.
 
     """
     world: dict[str, Any] = {}
@@ -275,7 +252,7 @@ async def record_cluster(
             report(f"{fault}; the world is without this object")
     _leave_out_ignored(world, report)
     world["settings"] = settings_of(options)
-    world["instanceTypes"] = await instance_types_of(api, source, report)
+    world["instanceTypes"] = await instance_types_of(api, source, report, seconds=seconds)
     return world
 
 
@@ -343,119 +320,6 @@ def settings_of(options: Options) -> dict[str, Any]:
         except (OSError, yaml.YAMLError) as error:
             raise CommandError(f"cannot read SCHEDULER_CONFIG={given!r}: {error}") from error
     return settings
-
-
-async def instance_types_of(
-    api: ApiServer, source: InstanceTypeSource | None, report: Report
-) -> list[dict[str, Any]]:
-    """Return the instance types of Joiner's NodePools, in the format of a world.
-
-    NodePools with equal lists of instance types share the list.
-
-    The types of nodes without a NodePool have the NodePool `NO_NODE_POOL`. They are the types for
-    an EC2NodeClass with the alias al2023 and subnets in the zones of these nodes. If there is no
-    NodePool, all types for this EC2NodeClass are returned.
-    """
-    if source is None:
-        return []
-    offers: list[tuple[Sequence[InstanceType], list[str]]] = []
-    try:
-        classes = {
-            node_class.metadata.name: node_class
-            for node_class in await _list_if_served(api, EC2_NODE_CLASS)
-        }
-        nodes = await api.list(NODE)
-        if other := _other_region(nodes, source.region):
-            report(
-                f"the AWS region is {source.region}, but the nodes are in {other}, so instance "
-                f"types and prices are not read: set AWS_REGION={other}"
-            )
-            return []
-        await source.start()
-        pools = await _list_if_served(api, NODE_POOL)
-        if not any(map(is_ours, pools)):
-            assumed = _assumed_class(nodes)
-            report(
-                f"no NodePool: instance types for {assumed.spec.resolved_ami_family} in the zones "
-                f"{', '.join(subnet.zone for subnet in assumed.status.subnets)}"
-            )
-            return [to_row(row) for row in await source.instance_types(assumed)]
-        for pool in pools:
-            name = pool.metadata.name
-            class_name = pool.spec.template.spec.node_class_ref.name
-            if not is_ours(pool):
-                continue
-            if class_name not in classes:
-                report(
-                    f'NodePool {name} has no instance types: EC2NodeClass "{class_name}" not found'
-                )
-                continue
-            try:
-                offered = await source.instance_types(classes[class_name], pool)
-            except CloudProviderError as error:
-                report(f"cannot read the instance types of NodePool {name}: {error}")
-                continue
-            report(f"NodePool {name}: {with_count(len(offered), 'instance type')}")
-            equal = next((pools for types, pools in offers if types == offered), None)
-            if equal is None:
-                offers.append((offered, [name]))
-            else:
-                equal.append(name)
-        others = await _types_outside(nodes, source)
-    except (ApiError, CloudProviderError) as error:
-        report(f"cannot read instance types; the world will have none: {error}")
-        return []
-    finally:
-        await source.shutdown()
-    is_one_list = len(offers) == 1 and not others
-    return [
-        to_row(instance_type, node_pools=() if is_one_list else pools)
-        for offered, pools in (*offers, (others, [NO_NODE_POOL]))
-        for instance_type in offered
-    ]
-
-
-def _other_region(nodes: Iterable[Node], region: str) -> str:
-    """Return the region of the nodes if none of them is in this one; otherwise empty."""
-    regions = {node.metadata.labels.get(labels.REGION) for node in nodes} - {None}
-    return "" if region in regions else min(filter(None, regions), default="")
-
-
-async def _types_outside(nodes: Iterable[Node], source: InstanceTypeSource) -> list[InstanceType]:
-    """Return the instance types of the nodes without a NodePool."""
-    outside = [node for node in nodes if labels.NODEPOOL not in node.metadata.labels]
-    names = {node.metadata.labels.get(labels.INSTANCE_TYPE) for node in outside}
-    if not names - {None}:
-        return []
-    offered = await source.instance_types(_assumed_class(outside))
-    return [instance_type for instance_type in offered if instance_type.name in names]
-
-
-async def _list_if_served(api: ApiServer, kind: Kind[_T]) -> Sequence[_T]:
-    """Return the objects of a kind; none if the API server does not have the kind."""
-    try:
-        return await api.list(kind)
-    except NotFoundError:
-        return ()
-
-
-def _assumed_class(nodes: Iterable[Node]) -> EC2NodeClass:
-    """Return an EC2NodeClass for Amazon Linux 2023 in the zones of these nodes."""
-    zones = sorted({zone for node in nodes if (zone := node.metadata.labels.get(labels.ZONE))})
-    return EC2NodeClass(
-        metadata=ObjectMeta(name="default"),
-        spec=EC2NodeClassSpec(ami_selector_terms=[SelectorTerm(alias="al2023@latest")]),
-        status=EC2NodeClassStatus(
-            subnets=[SubnetStatus(id=zone, zone=zone) for zone in zones],
-            amis=[
-                AMIStatus(
-                    id=arch,
-                    requirements=[Requirement(key=labels.ARCH, operator="In", values=[arch])],
-                )
-                for arch in ("amd64", "arm64")
-            ],
-        ),
-    )
 
 
 def _without_secrets(value: Any) -> Any:
