@@ -22,6 +22,7 @@ from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.disrupt import Course, course_content
+from controller.offline.pending import PendingPods
 from controller.scheduling.results import Results
 from controller.state.nodes import StateNode
 from controller.state.pods import is_daemon, is_terminal
@@ -31,6 +32,9 @@ GIB = 2**30
 
 NODE_GROUPS = ("eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name")
 """The labels with the name of a node's managed or self-managed node group."""
+
+NEW_NODE = "on a new "
+"""How a placement on a node to launch begins; one on an existing node is the node's name."""
 
 SHOWN_PODS = 20
 """The maximum number of pods that are named with one cause; the count includes all pods."""
@@ -103,20 +107,41 @@ def plan(course: Course, results: Results) -> dict[str, Any]:
 
 
 Placement = tuple[Sequence[str], str]
-"""The causes for which a pod cannot be scheduled, or the node on which it will run."""
+"""The causes for which a pod is pending, and the node on which it will run, as text.
+
+If both are given, the controller's last attempt failed, and the pod will run there unless the
+causes last.
+"""
 
 
 def placements(results: Results) -> dict[str, Placement]:
-    """Return the placement of each pending pod, by pod key."""
+    """Return what the engine decides for each pending pod, by pod key."""
     found: dict[str, Placement] = {
         key: (tuple(causes), "") for key, causes in results.unschedulable.items()
     }
     for node in results.new_nodes:
         named = f"{node.instance_types[0]} ({node.price:.4f} $/h) of NodePool {node.node_pool}"
-        found |= dict.fromkeys(node.pods, ((), f"on a new {named}"))
+        found |= dict.fromkeys(node.pods, ((), f"{NEW_NODE}{named}"))
     for name, keys in results.existing_nodes.items():
-        found |= dict.fromkeys(keys, ((), f"on node {name}"))
+        found |= dict.fromkeys(keys, ((), name))
     return found
+
+
+def worded(
+    decided: Mapping[str, Placement], pods: Iterable[Pod], pending: PendingPods
+) -> dict[str, Placement]:
+    """Return the placements with the causes and nodes that `explain pod` prints."""
+    return {pod.key: _worded(pod, decided[pod.key], pending) for pod in pods if pod.key in decided}
+
+
+def _worded(pod: Pod, decided: Placement, pending: PendingPods) -> Placement:
+    causes, place = decided
+    attempt = pending.attempts.get(pod.key)
+    if causes:
+        return pending.causes(pod, causes), ""
+    if place.startswith(NEW_NODE):
+        return attempt.causes if attempt is not None else (), place
+    return (), f"on {pending.place(place)}"
 
 
 def pending_groups(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[str, Any]]:

@@ -8,18 +8,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 from controller.apis.karpenter.disruption import Disruption
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import DISRUPTION, EC2_NODE_CLASS, NODE, NODE_POOL, POD, Kind
+from controller.apis.kubernetes.workloads import Event
 from controller.apiserver.errors import ApiError, NotFoundError, UnavailableError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.console.mirror import Mirror
 from controller.offline.commandline import CommandError
 from controller.offline.instancetypes import Types, from_rows
+from controller.offline.pending import failure_events
 from controller.offline.record.command import kinds_of, settings_of
 from controller.offline.record.deployed import ControllerContainer, controller_container
 from controller.offline.record.offers import InstanceTypeSource, instance_types_of
@@ -76,6 +79,7 @@ class LiveCluster:
         self._types: Types | None = None
         self._types_of_pools: tuple[object, dict[str, tuple[InstanceType, ...]]] = (None, {})
         self._refused: dict[str, str] = {}
+        self._events: tuple[Event, ...] = ()
         self._listed = asyncio.Event()
         self._inputs_changed = asyncio.Event()
         self.changed = asyncio.Event()
@@ -125,6 +129,7 @@ class LiveCluster:
                         tasks.create_task(self._follow(api, kind))
                     tasks.create_task(self._follow_instance_types(api, options))
                     tasks.create_task(self._probe(api))
+                    tasks.create_task(self._follow_events(api))
             except* _SettingsChangedError:
                 self._say("the settings of the controller have changed; reading the cluster again")
 
@@ -136,11 +141,12 @@ class LiveCluster:
         if self._mirror.awaited or not self._mirror.kinds:
             return None
         frozen, types = self._mirror.freeze(), self._types or Types(())
-        settings = self._settings
+        settings, events = self._settings, self._events
 
         def make() -> tuple[World, Sequence[Disruption]]:
             of, _ = effective(frozen)
-            return compose(of, self._offered_types(of, types), settings), of(Disruption)
+            world = compose(of, self._offered_types(of, types), settings)
+            return replace(world, events=events), of(Disruption)
 
         return make
 
@@ -213,6 +219,22 @@ class LiveCluster:
             [(pool.metadata.name, pool.spec) for pool in self._mirror.list(NODE_POOL)],
             [(of.metadata.name, of.spec, of.status) for of in self._mirror.list(EC2_NODE_CLASS)],
         )
+
+    async def _follow_events(self, api: ApiServer) -> None:
+        """Read the controller's events about pods without a node periodically.
+
+        They are a small part of all events, so they are not watched.
+        """
+        while True:
+            try:
+                found = tuple(await failure_events(api))
+            except ApiError as error:
+                log.debug("cannot list events: %s", error)
+            else:
+                if found != self._events:
+                    self._events = found
+                    self.changed.set()
+            await asyncio.sleep(PROBE_SECONDS)
 
     async def _probe(self, api: ApiServer) -> None:
         """Check periodically that the API server responds, which a silent watch does not show.

@@ -37,6 +37,7 @@ from controller.manager.solver.solving import (
 )
 from controller.offline.commandline import STDIN, CommandError, connection, positive
 from controller.offline.disrupt import problem_of
+from controller.offline.pending import PendingPods, pending_pods
 from controller.offline.record.command import access_of, connected
 from controller.offline.record.offers import aws_source
 from controller.offline.solve import read
@@ -174,6 +175,7 @@ class Study:
         self._solver = WorldSolver(SolverProcess())
         self._nodes = content.Nodes()
         self._placements: Mapping[str, content.Placement] = {}
+        self._pending: PendingPods | None = None
         self._problem: DisruptionProblem | None = None
         self._is_read = asyncio.Event()
 
@@ -227,8 +229,7 @@ class Study:
             self._placements = plan.pop("placements")
             # The cluster may have been read again during the evaluation.
             newest = self._feed.page or page
-            pending = content.pending_groups(newest["pendingPods"], self._placements)
-            self._feed.page = {**newest, "pending": pending}
+            self._feed.page = {**newest, "pending": self._groups(self._problem or problem, newest)}
             self._feed.plan = plan
             # Without any price, as before they are read, the cost is unknown and not 0.
             if not page["nodes"] or page["unpriced"] < len(page["nodes"]):
@@ -304,8 +305,15 @@ class Study:
         now = self._source.now or datetime.now(UTC)
         problem = problem_of(world, now=now, with_eviction_cost=True)
         page = content.cluster(problem, self._nodes)
-        pending = content.pending_groups(page["pendingPods"], self._placements)
+        self._pending = pending_pods(world, now)
+        pending = self._groups(problem, page)
         return problem, {**page, "decisions": content.decisions(records), "pending": pending}
+
+    def _groups(self, problem: DisruptionProblem, page: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the pending pods of a page in groups with equal causes."""
+        assert self._pending is not None, "read first"
+        placed = content.worded(self._placements, problem.pending, self._pending)
+        return content.pending_groups(page["pendingPods"], placed)
 
     def _say(self, text: str) -> None:
         log.info(text)

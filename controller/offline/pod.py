@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from controller.apis.ownership import has_unsupported_class, is_ours
 from controller.offline import reporter
 from controller.offline.commandline import (
     CommandError,
@@ -15,7 +14,6 @@ from controller.offline.commandline import (
 )
 from controller.offline.record.command import access_of, world_of
 from controller.offline.solve import solve_world
-from controller.reconcilers.provisioning.unplaced import Unplaced
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -62,11 +60,8 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
         if not write_data(chosen.output, {"pod": name, "node": running[name]}):
             print(f"{name} already runs on {running[name]}.")
         return 0
-    explanation = reporter.explain(result.results, pod, result.catalog)
+    explanation = reporter.explain(result.results, pod, result.catalog, result.pending)
     reasons = list(explanation.causes or explanation.pools)
-    if explanation.causes:
-        pools = [p for p in result.world.node_pools if is_ours(p) or has_unsupported_class(p)]
-        reasons += Unplaced(pools, ()).unready(pod.spec)
     content = {"pod": explanation.pod, "answer": explanation.outcome, "reasons": reasons}
     if not write_data(chosen.output, content):
         print(f"{explanation.pod} {explanation.outcome}")

@@ -11,6 +11,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import format_quantity
 from controller.apis.wording import with_count
 from controller.constraints.requirements import read, text
+from controller.offline.pending import PendingPods
 from controller.scheduling.buffers import Fill
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.causes import pool_causes
@@ -96,33 +97,45 @@ def tables(
     return tuple(table for table in all_tables if table.rows)
 
 
-def explain(results: Results, pod: Pod, catalog: Catalog) -> Explanation:
-    """Return the outcome for a pod, and why NodePools reject it."""
+def explain(results: Results, pod: Pod, catalog: Catalog, pending: PendingPods) -> Explanation:
+    """Return the outcome for a pod, and why NodePools reject it.
+
+    `causes` are empty if the pod schedules and the controller's last attempt did not fail.
+    """
     (pod_class,) = pod_classes([pod])
     constraints = initial_constraints(pod.spec, policy=IGNORE, soft_taints=False)
+    outcome, attempt = _outcome(results, pod.key, pending), pending.attempts.get(pod.key)
+    causes = results.unschedulable.get(pod.key, ())
+    if attempt is not None and not causes:
+        outcome = (
+            f"is pending: the controller's attempt at {attempt.at:%H:%M:%S} UTC failed. "
+            f"Unless that lasts, it {outcome}"
+        )
+        causes = attempt.causes
     return Explanation(
         pod=pod.key,
-        outcome=_outcome(results, pod.key),
-        causes=results.unschedulable.get(pod.key, ()),
+        outcome=outcome,
+        causes=causes,
         pools=pool_causes(catalog, pod_class, constraints),
     )
 
 
-def _outcome(results: Results, key: str) -> str:
+def _outcome(results: Results, key: str, pending: PendingPods) -> str:
     for name, pods in results.existing_nodes.items():
         if key in pods:
-            return f"schedules on existing node {name}"
+            return f"schedules on {pending.place(name)}"
     for node in results.new_nodes:
         if key in node.pods:
             requested = ", ".join(
                 f"{name} {format_quantity(amount, name)}"
                 for name, amount in sorted(node.requests.items())
             )
+            types, neighbours = len(node.instance_types) - 1, len(node.pods) - 1
+            others = f" or {with_count(types, 'other instance type')}" if types else ""
+            beside = f", with {with_count(neighbours, 'other pod')}" if neighbours else ""
             return (
                 f"schedules on a new node of NodePool {node.node_pool}: {node.instance_types[0]} "
-                f"({node.price:.4f} $/h) or "
-                f"{with_count(len(node.instance_types) - 1, 'other instance type')}, with "
-                f"{with_count(len(node.pods) - 1, 'other pod')}; requests on the node: {requested}"
+                f"({node.price:.4f} $/h){others}{beside}; requests on the node: {requested}"
             )
     return "is unschedulable" if key in results.unschedulable else "is not pending"
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from controller.offline.commandline import (
 )
 from controller.offline.jsonresults import results_content
 from controller.offline.narration import Narrator
+from controller.offline.pending import PendingPods, pending_pods
 from controller.offline.wirevalues import WorldError
 from controller.scheduling.buffers import Fill, split_fills
 from controller.scheduling.catalog import offerings
@@ -51,6 +53,7 @@ class Solved:
 
     world: worlds.World
     catalog: offerings.Catalog
+    pending: PendingPods
     results: Results
     fills: Mapping[str, Fill]
     seconds: tuple[float, ...]
@@ -99,11 +102,13 @@ def solve_world(
     seconds: float = 60.0,
     prove: bool = False,
     reporter: Reporter = SILENT,
+    now: datetime | None = None,
 ) -> Solved:
     """Solve a world `repeat` times and return the last results.
 
     Each solve takes at most `seconds`. If `prove` is set, a lower bound on the cost is computed,
-    which takes at most `seconds` more. `reporter` receives the progress.
+    which takes at most `seconds` more. `reporter` receives the progress. As of `now`, the present
+    time by default, the controller's events are recent or old.
     """
     started = time.perf_counter()
     world = read_world()
@@ -126,10 +131,12 @@ def solve_world(
     if prove:
         results = _with_lower_bound(results, world, settings, catalog, seconds)
     real, fills = split_fills(results, world.buffer_pods)
+    pending = pending_pods(world, now or datetime.now(UTC))
     return Solved(
         world=world,
         catalog=catalog,
-        results=real,
+        pending=pending,
+        results=pending.worded(real, world.pods),
         fills=fills,
         seconds=tuple(times),
         seconds_from_nothing=from_nothing,

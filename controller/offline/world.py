@@ -61,6 +61,9 @@ class World:
     gated_pods: tuple[Pod, ...] = ()
     """The pods with scheduling gates, which kube-scheduler and Joiner do not consider yet."""
 
+    events: tuple[workloads.Event, ...] = ()
+    """The controller's events about pods that it could not schedule."""
+
 
 KINDS: Mapping[str, type[Wire]] = {
     "pods": Pod,
@@ -91,6 +94,7 @@ KINDS: Mapping[str, type[Wire]] = {
     "deviceTaintRules": devices.DeviceTaintRule,
     "podGroups": workloads.PodGroup,
     "coschedulingPodGroups": workloads.CoschedulingPodGroup,
+    "events": workloads.Event,
 }
 """The kinds of a world's objects, by their keys in the JSON."""
 
@@ -190,6 +194,7 @@ def compose(
         tuple(spread(_buffer_pods(of))),
         node_pools,
         tuple(pod for pod in pods if pod.spec.scheduling_gates and not pod.spec.node_name),
+        tuple(of(workloads.Event)),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import IntEnum
 
 import numpy as np
@@ -40,6 +41,12 @@ from controller.scheduling.topology.groups import Tallies, TopologyGroup, Topolo
 OFFERING_LABELS = (labels.ZONE, labels.CAPACITY_TYPE)
 """The labels of an offering: its zone and its capacity type."""
 
+
+SIMILAR = 0.8
+"""The similarity from which a key or value may be a typo: `capacity-typ` has 0.98."""
+
+MAX_VALUES = 5
+"""The maximum number of possible values that a cause lists, so that events stay readable."""
 
 TOO_FEW_TYPES = "fewer instance types fit the pods than minValues requires"
 
@@ -183,7 +190,8 @@ def _losses(
 
     for key in sorted(needed, key=_label_rank):
         miss = Miss.OFFERING if key in OFFERING_LABELS else Miss.LABEL
-        exclude(catalog.compatible_mask({key: needed[key]}), miss, _not_met(key, needed[key]))
+        met = catalog.compatible_mask({key: needed[key]})
+        exclude(met, miss, _not_met(catalog, key, needed[key]))
     requests = pod_class.requests
     for name in sorted(requests, key=lambda resource: (resource != CPU, resource)):
         amount = requests[name]
@@ -193,9 +201,7 @@ def _losses(
             return losses
         capacity = catalog.axis.column(catalog.allocatable, name)
         miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
-        reason = f"too small for {name} {format_quantity(amount, name)}"
-        if name == EBS_ATTACHMENTS:
-            reason = f"with fewer than {amount // MILLI} EBS attachments for the pod's volumes"
+        reason = _too_small(name, amount, int(capacity[rows].max()))
         held = capacity >= amount
         without_daemons = capacity + catalog.axis.column(catalog.overhead, name) >= amount
         if (without_daemons & ~held)[rows].any():
@@ -205,6 +211,16 @@ def _losses(
     full = _full_reservations(catalog, columns)
     exclude(catalog.available, Miss.CAPACITY, _no_capacity(needed) + (f": {full}" if full else ""))
     return losses if not len(remaining) else _Losses()
+
+
+def _too_small(resource: str, amount: int, largest: int) -> str:
+    """Return that types have less than an amount of a resource; `largest` is their most."""
+    if resource == EBS_ATTACHMENTS:
+        return f"with fewer than {amount // MILLI} EBS attachments for the pod's volumes"
+    if not largest:
+        return f"without resource {resource}"
+    most = format_quantity(largest, resource)
+    return f"too small for {resource} {format_quantity(amount, resource)} (largest: {most})"
 
 
 def _largest_daemon(catalog: Catalog, rows: Indices, resource: str) -> str:
@@ -222,8 +238,30 @@ def _label_rank(key: str) -> tuple[bool, str]:
     return (key in OFFERING_LABELS, key)
 
 
-def _not_met(key: str, allowed: ValueSet) -> str:
-    return f"excluded by the pod's requirement {key} {text(allowed)}"
+def _not_met(catalog: Catalog, key: str, allowed: ValueSet) -> str:
+    correction = _correction(catalog, key, allowed)
+    return f"excluded by the pod's requirement {key} {text(allowed)}{correction}"
+
+
+def _correction(catalog: Catalog, key: str, allowed: ValueSet) -> str:
+    """Return what the user may have meant, in parentheses; empty if it is not known.
+
+    It is a similar key if no offering has the key, and the possible values, or a similar one, if
+    no offering has one of the allowed values.
+    """
+    codes = catalog.codes.get(key)
+    if codes is None:
+        known = sorted({*catalog.codes, *labels.WELL_KNOWN})
+        similar = get_close_matches(key, known, n=1, cutoff=SIMILAR)
+        return f' (typo of "{similar[0]}"?)' if similar and key not in known else ""
+    sets = (offered for offered in codes.sets if offered is not None and not offered.complement)
+    values = sorted({value for offered in sets for value in offered.values})
+    if allowed.complement or not allowed.values or not allowed.values.isdisjoint(values):
+        return ""
+    if 0 < len(values) <= MAX_VALUES:
+        return f" (possible: {shown_values(values)})"
+    similar = get_close_matches(min(allowed.values), values, n=1, cutoff=SIMILAR)
+    return f" (did you mean {similar[0]}?)" if similar else ""
 
 
 def _no_capacity(needed: Requirements) -> str:
@@ -402,10 +440,13 @@ class PlacementCauses:
             pending.eligibility.eligible, pending.size
         )
         rows = np.unique(self.supply.variants.row_of[node_types])
-        reached = []
+        catalog, reached = self.supply.variants.catalog, []
+        limits = {pool.name: pool.limits for pool in catalog.pools}
         for index, (pool, name) in enumerate(self.supply.headroom.names):
             used_by_row = self.supply.headroom.per_row[rows, index]
             least = used_by_row[used_by_row > 0].min(initial=np.inf)
             if np.isfinite(least) and left[index] < least:
-                reached.append(limit_reached(pool, name))
+                most = limits[pool][name]
+                used = format_quantity(most - int(left[index]), name)
+                reached.append(limit_reached(pool, name, used, format_quantity(most, name)))
         return tuple(reached)

@@ -17,7 +17,7 @@ NO_CAPACITY = "without capacity"
 """Of instance types: EC2 has no capacity now, or a quota of the account is reached."""
 
 _ABOUT_POOL = re.compile(r"NodePool (\S+): ")
-_LIMIT = re.compile(r"NodePool \S+: limit of \S+ reached")
+_LIMIT = re.compile(r"NodePool \S+: limit of \S+ reached\b.*")
 
 
 def about_pool(node_pool: str, why: str) -> str:
@@ -25,9 +25,9 @@ def about_pool(node_pool: str, why: str) -> str:
     return f"NodePool {node_pool}: {why}"
 
 
-def limit_reached(node_pool: str, resource: str) -> str:
-    """Return the cause that a NodePool has reached its limit of a resource."""
-    return about_pool(node_pool, f"limit of {resource} reached")
+def limit_reached(node_pool: str, resource: str, used: str, limit: str) -> str:
+    """Return the cause that a NodePool has no node left within its limit of a resource."""
+    return about_pool(node_pool, f"limit of {resource} reached ({used} of {limit} in use)")
 
 
 def pool_of(cause: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from controller.offline.pending import PendingPods
 from controller.offline.reporter import explain, summary, tables
+from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.catalog.offerings import catalog
 from tests.builders import make_node, make_nodepool, make_pod, make_pods, make_snapshot
 from tests.expectations import schedule_on
+
+NOTHING = PendingPods(unplaced=Unplaced((), ()), attempts={}, launching={})
 
 
 def test_the_summary_names_pods_nodes_cost_and_gap() -> None:
@@ -32,7 +36,10 @@ def test_each_pod_is_reported_with_its_node_or_the_cause() -> None:
     lucky, large = make_pod(), make_pod(cpu="900")
     results = schedule_on(snapshot, [lucky, large])
 
-    assert "new node of NodePool default" in explain(results, lucky, catalog(snapshot)).outcome
-    kept_out = explain(results, large, catalog(snapshot))
+    assert (
+        "new node of NodePool default"
+        in explain(results, lucky, catalog(snapshot), NOTHING).outcome
+    )
+    kept_out = explain(results, large, catalog(snapshot), NOTHING)
     assert kept_out.outcome == "is unschedulable"
     assert "too small for cpu 900" in kept_out.pools[0]

@@ -487,7 +487,8 @@ async def test_a_reached_limit_is_reported_before_the_quota_of_another_pool() ->
     await scenario.round()
 
     (message,) = await scenario.world.events("FailedScheduling")
-    assert message.startswith("Failed to schedule pod, NodePool spot: limit of cpu reached; ")
+    first = "NodePool spot: limit of cpu reached (0 of 1 in use); "
+    assert message.startswith(f"Failed to schedule pod, {first}")
     assert message.count(QUOTA) == 1
     assert message.index("without capacity now") < message.index(QUOTA)
 
@@ -514,8 +515,42 @@ def test_a_zonal_shift_is_reported_if_it_excludes_the_pods_zone() -> None:
     spec = make_pod("web").spec
 
     assert unplaced.message(spec, (spread,)) == f"{spread}; EC2NodeClass default: {SHIFT}"
-    limit = "NodePool default: limit of cpu reached"
+    limit = "NodePool default: limit of cpu reached (4 of 4 in use)"
     assert unplaced.message(spec, (limit,)) == limit
+
+
+def not_ready(name: str, **options: Any) -> NodePool:
+    """Return a NodePool that is not ready because no instance type meets its requirements."""
+    pool = make_nodepool(name, **options)
+    why = "no instance type meets instance-family In [m55]"
+    pool.status.conditions.append(Condition(type="InstanceTypes", status="False", message=why))
+    return pool
+
+
+def test_the_nodepool_that_a_pod_asks_for_comes_first_if_it_is_not_ready() -> None:
+    pools = [make_nodepool(), not_ready("t1", labels={"team": "t1"}), not_ready("t2")]
+    spec = make_pod("web", node_selector={"team": "t1"}).spec
+    other = "NodePool default: 7 instance types: 7 excluded by the pod's requirement team In [t1]"
+
+    causes = Unplaced(pools, []).ordered(spec, (other,), met=("the last attempt",))
+
+    assert causes == (
+        "NodePool t1 is not ready: no instance type meets instance-family In [m55]",
+        "the last attempt",
+    )
+
+
+def test_a_nodepool_that_is_not_ready_comes_after_those_that_are_for_a_pod_without_selector() -> (
+    None
+):
+    limit = "NodePool default: limit of cpu reached (4 of 4 in use)"
+
+    causes = Unplaced([make_nodepool(), not_ready("t2")], []).ordered(
+        make_pod("web").spec, (limit,), met=(limit,)
+    )
+
+    assert causes[0] == limit
+    assert causes[1].startswith("NodePool t2 is not ready")
 
 
 def lines(caplog: pytest.LogCaptureFixture, begin: str) -> list[str]:
@@ -552,7 +587,8 @@ async def test_the_reason_of_unschedulable_pods_is_logged_once_per_change(
         await scenario.round()
 
     too_large = (
-        "could not schedule pods: NodePool default: 7 instance types: 7 too small for cpu 9999"
+        "could not schedule pods: NodePool default: 7 instance types: 7 too small for cpu 9999 "
+        "(largest: 15920m)"
     )
     assert lines(caplog, "could not schedule") == [too_large]
     (record,) = [r for r in caplog.records if r.getMessage() == too_large]

@@ -134,7 +134,7 @@ def test_limits_are_used_for_pods_before_buffers() -> None:
     results, fills = split_fills(raw, virtual)
 
     assert not results.unschedulable
-    causes = ("NodePool default: limit of cpu reached",)
+    causes = ("NodePool default: limit of cpu reached (12 of 12 in use)",)
     assert fills["default/web"] == Fill(new=2, nowhere=2, causes=causes)
 
 

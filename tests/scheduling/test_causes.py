@@ -124,7 +124,8 @@ def test_a_requirement_that_no_type_meets_is_named_before_others_that_exclude_mo
 
     assert cause == (
         "NodePool default: 5 instance types: "
-        f"5 excluded by the pod's requirement {names.INSTANCE_TYPE} In [m5.huge], "
+        f"5 excluded by the pod's requirement {names.INSTANCE_TYPE} In [m5.huge] "
+        "(possible: m-1, m-2, m-3, m-4, m-5), "
         "5 excluded by the pod's requirement z In [no]"
     )
 
@@ -186,7 +187,47 @@ def test_a_pool_at_its_limit_is_reported_before_pools_that_cannot_hold_the_pod()
 
     first, *_ = causes_of(make_pod(requests={GPU: "1"}), world(limited, types={"meant": GPU_TYPES}))
 
-    assert first == "NodePool meant: limit of cpu reached"
+    assert first == "NodePool meant: limit of cpu reached (0 of 1 in use)"
+
+
+@pytest.mark.parametrize(
+    ("selector", "correction"),
+    [
+        ({"karpenter.sh/capacity-typ": "spot"}, '(typo of "karpenter.sh/capacity-type"?)'),
+        ({names.ZONE: "zone-z"}, "(possible: zone-a, zone-b)"),
+        ({names.NODEPOOL: "defualt"}, "(possible: default)"),
+        ({names.INSTANCE_TYPE: "m5.lagre"}, "(did you mean m5.large?)"),
+    ],
+)
+def test_a_mistyped_requirement_gets_a_suggestion(
+    selector: dict[str, str], correction: str
+) -> None:
+    offerings = [make_offering(zone, names.SPOT, 1.0) for zone in ("zone-a", "zone-b")]
+    sizes = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge")
+    types = [make_type(f"m5.{size}", offerings=offerings) for size in sizes]
+
+    snapshot = make_snapshot(make_nodepool(), types=types)
+
+    (cause,) = causes_of(make_pod(node_selector=selector), snapshot)
+
+    assert cause.endswith(correction)
+
+
+def test_a_requirement_that_other_nodepools_meet_is_no_typo() -> None:
+    pool = make_nodepool("gpu", labels={"team": "ml"}, taints=[taint("gpu")])
+
+    causes = causes_of(make_pod(node_selector={"team": "ml"}), make_snapshot(make_nodepool(), pool))
+
+    assert causes[1].endswith("excluded by the pod's requirement team In [ml]")
+
+
+def test_a_resource_that_no_type_has_is_named() -> None:
+    (cause,) = causes_of(
+        make_pod(requests={GPU: "1"}),
+        make_snapshot(make_nodepool(), types=[make_type("m", capacity={GPU: "0"})]),
+    )
+
+    assert cause == f"NodePool default: 1 instance type: 1 without resource {GPU}"
 
 
 def only_reserved(count: int) -> Snapshot:
@@ -240,6 +281,6 @@ def test_a_cause_says_if_daemonsets_take_the_capacity() -> None:
     (cause,) = causes_of(make_pod(cpu="1"), snapshot)
 
     assert cause == (
-        "NodePool default: 2 instance types: 2 too small for cpu 1 beside the pods of DaemonSets "
-        "(most of it: kube-system/agent)"
+        "NodePool default: 2 instance types: 2 too small for cpu 1 (largest: 500m) beside the pods "
+        "of DaemonSets (most of it: kube-system/agent)"
     )

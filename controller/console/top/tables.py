@@ -295,8 +295,10 @@ def pending_sheet(page: Content) -> Sheet:
     for group in page["pending"]:
         names = ", ".join(group["pods"][:3]) + (", …" if group["count"] > 3 else "")
         why = "; ".join(group["causes"])
-        if not why:
-            why = f"will run {group['place']}" if group["place"] else "not evaluated yet …"
+        if group["place"]:
+            why += f"; unless that lasts, will run {group['place']}" if why else ""
+            why = why or f"will run {group['place']}"
+        why = why or "not evaluated yet …"
         lines.append(Line((str(group["count"]), names, why), group["pods"][0], why))
     titles = ("pods", "names", "cause")
     return sheet_of(titles, lines, right=(0,), empty="no pod is pending")

@@ -44,6 +44,7 @@ from controller.offline.commandline import (
     seconds,
 )
 from controller.offline.disrupt import DISRUPTION_SETTINGS
+from controller.offline.pending import failure_events
 from controller.offline.record.deployed import controller_options
 from controller.offline.record.offers import (
     InstanceTypeSource,
@@ -250,6 +251,10 @@ async def record_cluster(
         report(f"{kind.plural}: {len(world[key])}")
         for fault in faults:
             report(f"{fault}; the world is without this object")
+    try:
+        world["events"] = [to_wire(event) for event in await failure_events(api)]
+    except ApiError as error:
+        report(f"cannot list events; the world will have none: {error}")
     _leave_out_ignored(world, report)
     world["settings"] = settings_of(options)
     world["instanceTypes"] = await instance_types_of(api, source, report, seconds=seconds)

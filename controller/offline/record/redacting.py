@@ -65,7 +65,11 @@ drivers and devices."""
 
 
 def redact(world: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the world with tokens instead of names that users chose."""
+    """Return the world with tokens instead of names that users chose, and without events.
+
+    The messages of events contain names.
+    """
+    world = {key: part for key, part in world.items() if key != "events"}
     collector = _Collector(frozenset(_numeric_labels(world)), dict(_composed_names(world)))
     _redact_world(world, collector)
     return dict(_redact_world(world, collector.tokens()))

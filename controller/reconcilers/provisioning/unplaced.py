@@ -1,4 +1,7 @@
-"""Messages of FailedScheduling events of pods without a node."""
+"""Why pods have no node: the causes in the order in which users need them.
+
+FailedScheduling events, `explain pod`, `solve`, `top` and the page show the same causes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ NO_POOLS = "no NodePool is ready: create one, or read the conditions of the exis
 
 @dataclass(slots=True)
 class Unplaced:
-    """Messages for the pods of one round; equal pods share one message."""
+    """Causes for the pods of one round; equal pods share one message."""
 
     pools: Sequence[NodePool]
     """All NodePools of the cluster."""
@@ -62,23 +65,35 @@ class Unplaced:
         }
 
     def message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
-        """Return the distinct causes, first those of the NodePools closest to accepting the pod.
-
-        The order: NodePools that accept the pod but reached a limit, or whose nodes it cannot share
-        with other pods; NodePools that could hold it but are not ready; NodePools that cannot hold
-        it now (`causes`, nearest first); then the other NodePools that are not ready.
-        """
+        """Return the causes of `ordered` as one sentence."""
         depends = self._unready or self._refused
         terms = (spec.node_selector, spec.affinity, spec.tolerations) if depends else ()
         alike = causes, msgspec.json.encode(terms)
         if alike not in self._messages:
-            self._messages[alike] = self._message(spec, causes)
+            self._messages[alike] = "; ".join(self.ordered(spec, causes))
         return self._messages[alike]
 
-    def unready(self, spec: PodSpec) -> list[str]:
-        """Return why NodePools are not ready, first those that could hold the pod."""
-        first = [lack for pool, lack in self._unready if _could_hold(pool, spec)]
-        return list(dict.fromkeys((*first, *(lack for _, lack in self._unready))))
+    def ordered(
+        self, spec: PodSpec, causes: Sequence[str], met: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Return the distinct causes, the most important first.
+
+        If the pod requires labels that only some NodePools have, and one of these is not ready,
+        this comes first, and causes of the other NodePools are left out. Then follow `met`, what
+        the controller met in its last attempt; NodePools that accept the pod but reached a limit,
+        or whose nodes it cannot share with other pods; NodePools that could hold it but are not
+        ready; those that cannot hold it now (`causes`, nearest first); and the other NodePools that
+        are not ready.
+        """
+        holding = {pool.metadata.name for pool in self.pools if _could_hold(pool, spec)}
+        asked = [lack for pool, lack in self._unready if pool.metadata.name in holding]
+        near, far = self._by_distance(spec, causes)
+        if asked and any(p.metadata.name not in holding for p in self.pools):
+            others = [cause for cause in far if pool_of(cause) in {"", *holding}]
+            return tuple(dict.fromkeys((*asked, *met, *near, *others)))
+        last = [lack for _, lack in self._unready]
+        found = dict.fromkeys((*met, *near, *asked, *far, *last))
+        return tuple(found) or (NO_POOLS,)
 
     def is_infeasible(self, spec: PodSpec, causes: tuple[str, ...]) -> bool:
         """Whether the pod stays unschedulable until a user changes the pod or a NodePool.
@@ -93,7 +108,8 @@ class Unplaced:
         offered = {p.metadata.name for p in self.pools if _launches_for_pods(p)} - unready
         return bool(offered) and offered <= lasting
 
-    def _message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
+    def _by_distance(self, spec: PodSpec, causes: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the causes of NodePools that accept the pod, and of those that cannot hold it."""
         impossible = [cause for cause in causes if pool_of(cause) and not is_limit(cause)]
         near = [cause for cause in causes if cause not in impossible]
         near += self._refusals(self._unnamed_pools(spec, causes))
@@ -102,11 +118,9 @@ class Unplaced:
             far.append(cause)
             if NO_CAPACITY in cause:
                 far += self._refusals([pool_of(cause)])
-        first = [lack for pool, lack in self._unready if _could_hold(pool, spec)]
-        last = [lack for _, lack in self._unready]
-        return "; ".join(dict.fromkeys((*near, *first, *far, *last))) or NO_POOLS
+        return near, far
 
-    def _unnamed_pools(self, spec: PodSpec, causes: tuple[str, ...]) -> list[str]:
+    def _unnamed_pools(self, spec: PodSpec, causes: Sequence[str]) -> list[str]:
         """Return the ready NodePools that could hold the pod and that no cause names.
 
         The pod cannot use them because of a topology domain or a volume. If its zone gets no nodes,

@@ -328,7 +328,7 @@ function decisions(page, plan) {
 }
 
 function fateOf(group) {
-  if (group.causes.length) return " cannot be scheduled";
+  if (group.causes.length) return group.place ? `: the last attempt failed; unless that lasts, will run ${group.place}` : " cannot be scheduled";
   return group.place ? ` will run ${group.place}` : ": not evaluated yet";
 }
 
