@@ -145,7 +145,7 @@ def _cluster(
         retention_options("cluster", config.retain_on_delete),
         pulumi.ResourceOptions(providers=[on_aws], transformations=[check_against_rules]),
     )
-    network = None if config.subnet_ids else _network(config, location, options)
+    network = None if config.subnet_ids else _network(config, place, location, options)
     cluster = Cluster(
         "cluster",
         ClusterArgs(
@@ -177,7 +177,7 @@ def _cluster(
 
 
 def _network(
-    config: StackConfig, location: ClusterLocation, options: pulumi.ResourceOptions
+    config: StackConfig, place: Place, location: ClusterLocation, options: pulumi.ResourceOptions
 ) -> Network:
     zones = zones_in_use(location, _installation(config))
     if several := clusterproof.describe_second_network(location, _installation(config)):
@@ -185,7 +185,7 @@ def _network(
     return Network(
         "network",
         NetworkArgs(
-            cluster_name=config.cluster_name,
+            place=place,
             cidr=config.vpc_cidr,
             nat=config.nat_gateways,
             private_tags=_discovery_tags(config),

@@ -20,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from controller.apis import labels
 from infra.clusterapi import ClusterLocation
 from infra.config.forms import ConfigError, IpFamily, Nat
+from infra.policies import Place
 
 ZONES = 3
 LEAST_ZONES = 2
@@ -27,6 +28,10 @@ LEAST_ZONES = 2
 
 WITHOUT_EKS = ("cac1-az3", "use1-az3", "usw1-az2")
 """IDs of zones without EKS control planes: EKS user guide, "Subnet requirements for clusters"."""
+
+CHINA = "aws-cn"
+"""Partition in which the names of some endpoint services begin with `cn.com.amazonaws`, such as
+those of ecr, ec2, sqs and eks. Pulumi's lookup by service assumes `com.amazonaws`."""
 
 EVERYWHERE = "0.0.0.0/0"
 EVERYWHERE_IPV6 = "::/0"
@@ -36,7 +41,7 @@ EVERYWHERE_IPV6 = "::/0"
 class NetworkArgs:
     """The cluster of the network, its address range, and its optional parts."""
 
-    cluster_name: str
+    place: Place
     cidr: str = "10.128.0.0/16"
     nat: Nat = "single"
     """`single`: one NAT gateway for all zones. `zonal`: one in each zone, which costs more and has
@@ -72,7 +77,7 @@ class Network(pulumi.ComponentResource):
             cidr_block=args.cidr,
             enable_dns_hostnames=True,
             enable_dns_support=True,
-            tags={"Name": args.cluster_name},
+            tags={"Name": args.place.cluster_name},
             opts=self._mine,
             **dual,
         )
@@ -85,7 +90,7 @@ class Network(pulumi.ComponentResource):
             for index, (zone, cidr) in enumerate(zip(zones, public, strict=False))
         ]
         gateway = aws.ec2.InternetGateway(
-            name, vpc_id=self.vpc.id, tags={"Name": args.cluster_name}, opts=self._mine
+            name, vpc_id=self.vpc.id, tags={"Name": args.place.cluster_name}, opts=self._mine
         )
         outside = self._table("public", gateway_id=gateway.id)
         if self._has_ipv6:
@@ -123,14 +128,14 @@ class Network(pulumi.ComponentResource):
         return aws.ec2.EgressOnlyInternetGateway(
             self._name,
             vpc_id=self.vpc.id,
-            tags={"Name": self._args.cluster_name},
+            tags={"Name": self._args.place.cluster_name},
             opts=self._mine,
         )
 
     def _subnet(self, kind: str, role: str, zone: str, cidr: str, index: int) -> aws.ec2.Subnet:
         """Create a subnet; its index selects its /64 block of the VPC's IPv6 addresses."""
         tags = {
-            "Name": f"{self._args.cluster_name}-{kind}-{zone}",
+            "Name": f"{self._args.place.cluster_name}-{kind}-{zone}",
             f"kubernetes.io/role/{role}": "1",
             **(self._args.private_tags if kind == "private" else {}),
         }
@@ -156,7 +161,7 @@ class Network(pulumi.ComponentResource):
         self, zone: str, subnet: aws.ec2.Subnet, gateway: aws.ec2.InternetGateway
     ) -> aws.ec2.NatGateway:
         name = f"{self._name}-{_letter(zone)}"
-        tags = {"Name": f"{self._args.cluster_name}-{zone}"}
+        tags = {"Name": f"{self._args.place.cluster_name}-{zone}"}
         # AWS needs the internet gateway to create and to delete an address or a NAT gateway.
         after = pulumi.ResourceOptions(parent=self, depends_on=[gateway])
         address = aws.ec2.Eip(name, domain="vpc", tags=tags, opts=after)
@@ -169,7 +174,7 @@ class Network(pulumi.ComponentResource):
         table = aws.ec2.RouteTable(
             name,
             vpc_id=self.vpc.id,
-            tags={"Name": f"{self._args.cluster_name}-{title}"},
+            tags={"Name": f"{self._args.place.cluster_name}-{title}"},
             opts=self._mine,
         )
         aws.ec2.Route(
@@ -207,14 +212,14 @@ class Network(pulumi.ComponentResource):
             service_name=self._service("s3", "Gateway"),
             vpc_endpoint_type="Gateway",
             route_table_ids=[table.id for table in tables],
-            tags={"Name": f"{self._args.cluster_name}-s3"},
+            tags={"Name": f"{self._args.place.cluster_name}-s3"},
             opts=self._mine,
         )
 
     def _endpoints(self, services: Sequence[str]) -> None:
         group = aws.ec2.SecurityGroup(
             f"{self._name}-endpoints",
-            description="From the network to the endpoints of AWS's services",
+            description="From the network to the endpoints of AWS services",
             vpc_id=self.vpc.id,
             ingress=[
                 {
@@ -224,7 +229,7 @@ class Network(pulumi.ComponentResource):
                     "cidr_blocks": [self.vpc.cidr_block],
                 }
             ],
-            tags={"Name": f"{self._args.cluster_name}-endpoints"},
+            tags={"Name": f"{self._args.place.cluster_name}-endpoints"},
             opts=self._mine,
         )
         for service in services:
@@ -236,14 +241,19 @@ class Network(pulumi.ComponentResource):
                 subnet_ids=[subnet.id for subnet in self.private_subnets],
                 security_group_ids=[group.id],
                 private_dns_enabled=True,
-                tags={"Name": f"{self._args.cluster_name}-{service}"},
+                tags={"Name": f"{self._args.place.cluster_name}-{service}"},
                 opts=self._mine,
             )
 
     def _service(self, service: str, kind: str) -> str:
         """Return the full name of an endpoint service, which differs between partitions."""
         options = pulumi.InvokeOptions(parent=self)
-        found = aws.ec2.get_vpc_endpoint_service(service=service, service_type=kind, opts=options)
+        place = self._args.place
+        asked: dict[str, Any] = {"service": service}
+        if place.partition == CHINA:
+            name = f"com.amazonaws.{place.region}.{service}"
+            asked = {"filters": [{"name": "service-name", "values": [name, f"cn.{name}"]}]}
+        found = aws.ec2.get_vpc_endpoint_service(**asked, service_type=kind, opts=options)
         return str(found.service_name)
 
 

@@ -15,8 +15,9 @@ from infra.config.checks import ONLY_WITH_CREATE
 from infra.config.forms import ConfigError
 from infra.config.reading import parse
 from infra.config.settings import KEYS, InstallationSettings
+from testbed.cloud.ec2 import networks
 from tests.infra.knownaws import NEW, connection
-from tests.infra.test_program import STACK, Made, run, standard
+from tests.infra.test_program import STACK, Made, Region, run, standard
 
 pytestmark = pytest.mark.usefixtures("entries")
 
@@ -95,6 +96,23 @@ def test_interface_endpoints_are_created_only_if_listed() -> None:
         "ecr.api",
         "ecr.dkr",
     }
+
+
+def test_interface_endpoints_in_china_have_the_names_that_aws_lists_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Region, "partition", "aws-cn")
+
+    asked = run(**NEW_CLUSTER, region="cn-north-1", interfaceEndpoints="ecr.api")
+
+    endpoints = asked.of("aws:ec2/vpcEndpoint:VpcEndpoint").values()
+    assert "cn.com.amazonaws.cn-north-1.ecr.api" in {each["serviceName"] for each in endpoints}
+
+
+def test_the_description_of_a_security_group_is_one_that_ec2_accepts() -> None:
+    group = made(**CONFIGURED).one("aws:ec2/securityGroup:SecurityGroup")
+
+    assert networks.DESCRIPTION.fullmatch(group["description"])
 
 
 def own_subnets(*zones: str) -> None:

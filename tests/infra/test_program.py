@@ -109,6 +109,8 @@ STATE_READS = {
 class Region(pulumi_mocks.Mocks):
     """An AWS account with one EKS cluster."""
 
+    partition = "aws"
+
     def __init__(self, tags: Mapping[str, str]) -> None:
         self.made = Made()
         self.tags = dict(tags)
@@ -142,10 +144,10 @@ class Region(pulumi_mocks.Mocks):
             assert args.args[STATE_READS[args.token]].endswith("/dev")
         answers: dict[str, dict[str, Any]] = {
             "aws:index/getCallerIdentity:getCallerIdentity": {"accountId": ACCOUNT},
-            "aws:index/getPartition:getPartition": {"partition": "aws"},
+            "aws:index/getPartition:getPartition": {"partition": self.partition},
             "aws:index/getAvailabilityZones:getAvailabilityZones": {"names": ZONES},
             "aws:ec2/getVpcEndpointService:getVpcEndpointService": {
-                "serviceName": f"com.amazonaws.us-west-2.{args.args.get('service')}"
+                "serviceName": _endpoint_service(args.args)
             },
             "aws:eks/getAddonVersion:getAddonVersion": {
                 "version": f"{args.args.get('addonName')} of {args.args.get('kubernetesVersion')}"
@@ -166,6 +168,12 @@ class Region(pulumi_mocks.Mocks):
         }
         looked_up = {"id": args.args.get("id", ""), "tags": self.tags}
         return answers.get(args.token, looked_up), []
+
+
+def _endpoint_service(asked: Mapping[str, Any]) -> str:
+    """Return the name of the service that is asked for by its short name, or by a filter."""
+    short = f"com.amazonaws.us-west-2.{asked.get('service')}"
+    return next((str(each["values"][-1]) for each in asked.get("filters") or ()), short)
 
 
 @pytest.fixture

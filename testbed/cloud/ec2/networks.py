@@ -1,11 +1,13 @@
 """EC2's behavior for network resources that moto holds, where moto lacks it.
 
-EC2 refuses to delete a resource that is in use, deletes the tags with the resource, and lists the
-services of VPC endpoints. `reaches_out` tells whether an instance in a subnet can become a node.
+EC2 refuses to delete a resource that is in use, refuses names and descriptions of security groups
+with other characters than it allows, deletes the tags with the resource, and lists the services of
+VPC endpoints. `reaches_out` tells whether an instance in a subnet can become a node.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from testbed.cloud.ec2 import addresses
 from testbed.cloud.ec2.instances import alive
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol import backends
-from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.errors import AwsError, invalid_value
 from testbed.cloud.protocol.filters import select_page
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.world import World
@@ -25,13 +27,25 @@ SERVICES: Final = {"s3": "Gateway", "dynamodb": "Gateway"} | dict.fromkeys(
 )
 
 
+WITH_PREFIX_IN_CHINA: Final = ("ec2", "ecr.api", "ecr.dkr", "eks", "sqs")
+"""Services whose full names begin with `cn.` in China.
+
+Source: the names that DescribeVpcEndpointServices lists in cn-north-1.
+"""
+
+
+def _service_name(world: World, service: str) -> str:
+    is_prefixed = world.region.startswith("cn-") and service in WITH_PREFIX_IN_CHINA
+    return f"{'cn.' if is_prefixed else ''}com.amazonaws.{world.region}.{service}"
+
+
 @operation("ec2", "DescribeVpcEndpointServices")
 def describe_vpc_endpoint_services(world: World, call: Call) -> Mapping[str, Any]:
     """Describe the services that a VPC endpoint can connect to; only those a cluster may need."""
     call.stop_if_dry_run()
     offered: list[dict[str, Any]] = [
         {
-            "ServiceName": f"com.amazonaws.{world.region}.{service}",
+            "ServiceName": _service_name(world, service),
             "ServiceId": f"vpce-svc-{service}",
             "ServiceType": [{"ServiceType": kind}],
             "AvailabilityZones": list(world.zones),
@@ -119,7 +133,7 @@ def reaches_out(world: World, identity: str) -> bool:
     ):
         return True
     there = {each.service_name for each in endpoints(world) if each.vpc_id == subnet.vpc_id}
-    return {f"com.amazonaws.{world.region}.{service}" for service in SERVICES_OF_NODES} <= there
+    return {_service_name(world, service) for service in SERVICES_OF_NODES} <= there
 
 
 def _table_of(world: World, subnet: Any) -> Any:
@@ -175,13 +189,31 @@ def _address_in_use(world: World, call: Call) -> None:
         raise AwsError("InvalidIPAddress.InUse", f"Address with ID {identity} is locked and in use")
 
 
+DESCRIPTION: Final = re.compile(r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]{0,255}")
+"""Allowed names and descriptions of security groups.
+
+Source: EC2 API reference, CreateSecurityGroup.
+"""
+
+
+def _security_group_described(world: World, call: Call) -> None:
+    del world
+    for parameter, noun in (("Description", "description"), ("GroupName", "name")):
+        if not DESCRIPTION.fullmatch(call.get(parameter, "")):
+            raise invalid_value(
+                f"Invalid security group {noun}. Valid {noun}s are strings less than 256 "
+                "characters from the following set: a-zA-Z0-9. _-:/()#,@[]+=&;{}!$*"
+            )
+
+
 REFUSALS: Final[Mapping[tuple[str, str], Callable[[World, Call], None]]] = {
+    ("ec2", "CreateSecurityGroup"): _security_group_described,
     ("ec2", "DeleteSecurityGroup"): _security_group_in_use,
     ("ec2", "DeleteSubnet"): _subnet_in_use,
     ("ec2", "DetachInternetGateway"): _public_addresses_mapped,
     ("ec2", "ReleaseAddress"): _address_in_use,
 }
-"""(service, operation) → function that raises AwsError if the resource is still in use."""
+"""(service, operation) → function that raises AwsError if EC2 refuses the call."""
 
 DELETES: Final = {
     "DeleteInternetGateway": "InternetGatewayId",

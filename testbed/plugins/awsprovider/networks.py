@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from botocore import xform_name
@@ -503,15 +503,20 @@ class VpcEndpoint(SlowResource):
         self.wait_until(None, identity)
 
 
+def _filters(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [_filter(block["name"], block["values"]) for block in arguments.get("filters") or []]
+
+
+def _filter(name: str, values: Sequence[str]) -> dict[str, Any]:
+    return {"Name": name, "Values": list(values)}
+
+
 def get_availability_zones(session: Session, arguments: Mapping[str, Any]) -> Bag:
     """`aws.get_availability_zones`."""
     region = arguments.get("region") or session.region
-    filters = [
-        {"Name": block["name"], "Values": block["values"]}
-        for block in arguments.get("filters") or []
-    ]
+    filters = _filters(arguments)
     if arguments.get("state"):
-        filters.append({"Name": "state", "Values": [arguments["state"]]})
+        filters.append(_filter("state", [arguments["state"]]))
     answer = session.client("ec2", region).describe_availability_zones(Filters=filters)
     excluded = {*(arguments.get("excludeNames") or []), *(arguments.get("excludeZoneIds") or [])}
     zones = [
@@ -529,19 +534,20 @@ def get_availability_zones(session: Session, arguments: Mapping[str, Any]) -> Ba
 
 
 def get_vpc_endpoint_service(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ec2.get_vpc_endpoint_service`: exactly one service, by short name and type."""
+    """`aws.ec2.get_vpc_endpoint_service`: exactly one service.
+
+    The lookup by `service` assumes the prefix `com.amazonaws`, in each partition.
+    """
     region = arguments.get("region") or session.region
     wanted, kind = arguments.get("service"), arguments.get("serviceType")
+    filters = [*_filters(arguments), *([_filter("service-type", [kind])] if kind else [])]
+    named = {"ServiceNames": [f"com.amazonaws.{region}.{wanted}"]} if wanted else {}
     pages = session.client("ec2", region).get_paginator("describe_vpc_endpoint_services")
-    details = [each for page in pages.paginate() for each in page["ServiceDetails"]]
     matching = [
-        each
-        for each in details
-        if str(each["ServiceName"]).endswith(f".{region}.{wanted}")
-        and kind in (None, *(offered["ServiceType"] for offered in each["ServiceType"]))
+        each for page in pages.paginate(Filters=filters, **named) for each in page["ServiceDetails"]
     ]
     if len(matching) != 1:
-        raise ProviderError(f"{len(matching)} VPC endpoint services {wanted} ({kind}) matched")
+        raise ProviderError(f"{len(matching)} VPC endpoint services {named or filters} matched")
     (service,) = matching
     name = service["ServiceName"]
     return {
@@ -555,7 +561,7 @@ def get_vpc_endpoint_service(session: Session, arguments: Mapping[str, Any]) -> 
         "privateDnsName": "",
         "privateDnsNames": [],
         "region": region,
-        "service": wanted,
+        "service": wanted or "",
         "serviceId": service["ServiceId"],
         "serviceName": name,
         "serviceRegions": [region],

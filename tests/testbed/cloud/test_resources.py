@@ -177,6 +177,18 @@ def test_a_security_group_in_use_cannot_be_deleted(ec2: Any, region: Region) -> 
     ec2.delete_security_group(GroupId=group["GroupId"])
 
 
+@pytest.mark.parametrize("name", ["web's", "x" * 256])
+def test_a_security_group_has_only_the_characters_that_ec2_allows(
+    ec2: Any, region: Region, name: str
+) -> None:
+    vpc = region.cluster["resourcesVpcConfig"]["vpcId"]
+
+    with pytest.raises(ClientError, match="InvalidParameterValue"):
+        ec2.create_security_group(GroupName=unique("group"), Description=name, VpcId=vpc)
+    with pytest.raises(ClientError, match="InvalidParameterValue"):
+        ec2.create_security_group(GroupName=name, Description="x", VpcId=vpc)
+
+
 def test_an_attached_policy_cannot_be_deleted(aws: Aws) -> None:
     iam, name = aws.client("iam"), unique("role")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")

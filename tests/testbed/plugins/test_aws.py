@@ -298,6 +298,20 @@ def test_what_the_stand_in_provider_does_not_support_is_refused_by_name(cloud: C
     ]
 
 
+def test_endpoint_services_of_china_are_found_by_their_full_names_only() -> None:
+    function = "aws:ec2/getVpcEndpointService:getVpcEndpointService"
+    name = "cn.com.amazonaws.cn-north-1.ecr.api"
+    named = [{"name": "service-name", "values": [name.removeprefix("cn."), name]}]
+
+    with Cloud(region="cn-north-1", has_cluster=False) as cloud:
+        provider = stand_in(cloud)
+        with pytest.raises(ProviderError, match=r"'com\..*ecr\.api' does not exist"):
+            provider.invoke(function, {"service": "ecr.api", "serviceType": "Interface"})
+        found = provider.invoke(function, {"filters": named, "serviceType": "Interface"})
+
+    assert found["serviceName"] == name
+
+
 def test_credentials_are_checked_unless_a_setting_disables_it(cloud: Cloud) -> None:
     wrong = {"accessKey": "AKIANOBODY", "secretKey": "x", "region": cloud.region}
     endpoints = {"endpoints": [{"sts": cloud.url}]}
