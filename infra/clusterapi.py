@@ -44,11 +44,15 @@ UNAUTHORIZED = 401
 PROXY_SCHEMES = ("http://",)
 
 FORGET = "PULUMI_K8S_DELETE_UNREACHABLE"
-"""Environment variable: with `true`, Pulumi's Kubernetes provider removes the objects of an
+"""Environment variable: with exactly `true`, Pulumi's Kubernetes provider removes the objects of an
 unreachable cluster from the state."""
 
 UPSERT = "PULUMI_K8S_UPSERT_EXISTING_OBJECTS"
-"""Environment variable: with `true`, Pulumi's Kubernetes provider adopts existing objects."""
+"""Environment variable: with exactly `true`, Pulumi's Kubernetes provider adopts existing
+objects."""
+
+FORCE = "PULUMI_K8S_ENABLE_PATCH_FORCE"
+"""Environment variable: with exactly `true`, Pulumi's Kubernetes provider overrides conflicts."""
 
 ABANDON = "JOINER_ABANDON_CLUSTER"
 """Environment variable: name of an unreachable cluster without which the user allows a destroy. Its
@@ -278,7 +282,7 @@ def require_abandoned(
         ClusterNotAbandonedError: the user did not allow it; the message says what to do.
 
     """
-    forgets = environment.get(FORGET, "").lower() in ("1", "t", "true")
+    forgets = environment.get(FORGET) == "true"
     end = f"{FORGET}=true pulumi destroy"
     if isinstance(problem, ClusterGoneError):
         if not forgets:

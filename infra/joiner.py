@@ -33,7 +33,7 @@ from infra.config.forms import NodeAccess as NodeAccessKind
 from infra.config.settings import InstallationSettings
 from infra.deployment import customresources, image
 from infra.deployment.controller import Controller, ControllerArgs
-from infra.deployment.controllerobjects import refuse_foreign_objects
+from infra.deployment.controllerobjects import controller_objects, refuse_foreign_objects
 from infra.deployment.customresources import CustomResources, CustomResourcesArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, check_existing_tags
 from infra.guards import preflight
@@ -59,6 +59,7 @@ from infra.identity.iam import (
 )
 from infra.inputs import are_known, then
 from infra.interruption import InterruptionQueue, InterruptionQueueArgs
+from infra.lifecycle.fieldmanager import take_over_fields
 from infra.lifecycle.teardown import Drain, DrainArgs, Installation, NothingLeft
 from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
 from infra.policies import Place
@@ -446,6 +447,8 @@ class Joiner(pulumi.ComponentResource):
             refuse_unreadable_mapping(location)
         customresources.refuse_other_kinds(location, args.existing_crds, self._title)
         refuse_foreign_objects(location, str(args.namespace), str(args.name))
+        objects = controller_objects(str(args.namespace), str(args.name))
+        take_over_fields(location, [one.path for one in objects])
         tags = check_existing_tags(tags, pulumi.InvokeOptions(parent=self))
         if args.identity == "irsa" and isinstance(cluster.issuer, str):
             refuse_unusable_provider(

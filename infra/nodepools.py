@@ -39,6 +39,7 @@ from infra.config.forms import ConfigError
 from infra.guards.impact import Plan, expected_impact
 from infra.guards.poolowners import PoolOwners
 from infra.lifecycle.destroying import is_destroying
+from infra.lifecycle.fieldmanager import applied_by_us, take_over_fields
 from infra.lifecycle.teardown import STACK_ANNOTATION
 from infra.manifestchecks import SUCCESSORS, schema_faults
 
@@ -91,6 +92,9 @@ class NodePools(pulumi.ComponentResource):
     ) -> None:
         super().__init__("joiner:infra:NodePools", name, None, opts)
         self._name, self._args = name, args
+        location = args.cluster.known_location
+        if location is not None:
+            take_over_fields(location, map(_path, args.manifests))
         first = (EC2_NODE_CLASS.name, POD_TEMPLATE.name)
         classes = [w for w in args.manifests if w["kind"] in first]
         others = [w for w in args.manifests if w["kind"] not in first]
@@ -288,7 +292,14 @@ def _owned_metadata(wire: Wire, stack: str) -> Wire:
     if wire["kind"] == NODE_POOL.name:
         # `up` waits until the NodePool can launch nodes, or reports why it cannot.
         annotations.setdefault("pulumi.com/waitFor", "condition=Ready")
-    return metadata | {"annotations": annotations}
+    return applied_by_us(metadata | {"annotations": annotations})
+
+
+def _path(wire: Wire) -> str:
+    """Return the object's path in the Kubernetes API."""
+    kind, metadata = KINDS[wire["kind"]], wire["metadata"]
+    where = f"/namespaces/{metadata.get('namespace') or 'default'}" if kind.namespaced else ""
+    return f"{kind.root}{where}/{kind.plural}/{metadata['name']}"
 
 
 def _faults(wire: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 
-from infra.clusterapi import FORGET, ClusterLocation, kubeconfig_file
+from infra.clusterapi import FORCE, FORGET, UPSERT, ClusterLocation, kubeconfig_file
 from infra.config.forms import ConfigError, IpFamily
 from infra.policies import Place
 
@@ -169,8 +169,10 @@ def kubernetes_provider(
 
     It connects by the cluster's kubeconfig, or by `aws eks get-token` if there is none.
     """
-    # The SDK would store this variable in the state, and later refreshes and destroys would use it.
-    os.environ.pop(FORGET, None)
+    # The SDK would store these variables in the state, and later operations would use them. The
+    # plugin itself reads them, too.
+    for variable in (FORGET, FORCE, UPSERT):
+        os.environ.pop(variable, None)
     return kubernetes.Provider(
         name,
         kubeconfig=(

@@ -17,6 +17,7 @@ from infra.config.forms import DnsPolicy, Identity, MetricsDiscovery, Wire
 from infra.deployment.customresources import definitions
 from infra.identity.podidentity import PodIdentity
 from infra.inputs import then
+from infra.lifecycle.fieldmanager import applied_by_us
 
 CONTAINER = "controller"
 USER = 65532
@@ -374,10 +375,10 @@ class Controller(pulumi.ComponentResource):
     ) -> pulumi.Resource:
         """Create the resource of an object; `made` has those before it, by kind and suffix."""
         kind, opts = wire["kind"], self._mine
-        metadata = wire["metadata"]
+        metadata = applied_by_us(wire["metadata"])
         if kind == "Service":
             # Pulumi would wait for the Service's endpoints, and the pods are created last.
-            metadata = {**metadata, "annotations": {"pulumi.com/skipAwait": "true"}}
+            metadata["annotations"]["pulumi.com/skipAwait"] = "true"
         if kind.endswith("Binding"):
             after = [made[kind.removesuffix("Binding"), suffix]]
             opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=after))
@@ -405,7 +406,9 @@ class Controller(pulumi.ComponentResource):
         return [
             kubernetes.core.v1.Namespace(
                 self._name,
-                metadata={"name": self._args.namespace, "labels": dict(self._args.extra_labels)},
+                metadata=applied_by_us(
+                    {"name": self._args.namespace, "labels": dict(self._args.extra_labels)}
+                ),
                 opts=pulumi.ResourceOptions(parent=self),
             )
         ]
@@ -433,7 +436,9 @@ class Controller(pulumi.ComponentResource):
             return ""
         secret = kubernetes.core.v1.Secret(
             f"{self._name}-env",
-            metadata={"namespace": self._args.namespace, "labels": _labels(self._args)},
+            metadata=applied_by_us(
+                {"namespace": self._args.namespace, "labels": _labels(self._args)}
+            ),
             string_data=self._args.secret_environment,
             opts=self._mine,
         )

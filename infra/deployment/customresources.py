@@ -20,6 +20,7 @@ from controller.apis import labels
 from infra.clusterapi import CLUSTER_ERRORS, UPSERT, ClusterApi, ClusterLocation, Wire
 from infra.config.forms import ConfigError
 from infra.deployment.controllerobjects import is_made_by_pulumi, managers_of
+from infra.lifecycle.fieldmanager import applied_by_us
 from infra.lifecycle.sharedobjects import DEFINITIONS, RETAINED, installation_of
 from infra.release import CHECKOUT
 
@@ -122,7 +123,7 @@ def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> It
         news: the same properties as the program declares them now.
 
     """
-    if os.environ.get(UPSERT, "").lower() == "true":
+    if os.environ.get(UPSERT) == "true":
         return  # The user chose to adopt existing CRDs.
     before = olds["shared"]["definitions"] if olds else ()
     after = news["shared"]["definitions"]
@@ -144,7 +145,7 @@ def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> It
 
 def _mark(metadata: Wire, installation: str) -> Wire:
     marks = {**(metadata.get("annotations") or {}), labels.TAG_INSTALLATION: installation}
-    return {**metadata, "annotations": marks}
+    return applied_by_us({**metadata, "annotations": marks})
 
 
 def _problems(ours: Wire, held: Wire | None, is_existing: bool, installation: str) -> Iterator[str]:

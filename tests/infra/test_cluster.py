@@ -103,7 +103,7 @@ def test_interface_endpoints_in_china_have_the_names_that_aws_lists_there(
 ) -> None:
     monkeypatch.setattr(Region, "partition", "aws-cn")
 
-    asked = run(**NEW_CLUSTER, region="cn-north-1", interfaceEndpoints="ecr.api")
+    asked = run(None, **NEW_CLUSTER, region="cn-north-1", interfaceEndpoints="ecr.api")
 
     endpoints = asked.of("aws:ec2/vpcEndpoint:VpcEndpoint").values()
     assert "cn.com.amazonaws.cn-north-1.ecr.api" in {each["serviceName"] for each in endpoints}

@@ -111,8 +111,9 @@ def created(made: Made) -> Objects:
         if not token.startswith("kubernetes:") or kind in own:
             continue
         wire = {"apiVersion": "", "kind": kind, **json.loads(json.dumps(inputs))}
-        if kind == "Service":
-            del wire["metadata"]["annotations"]  # for Pulumi alone
+        annotations = wire["metadata"].pop("annotations")
+        others = {key: v for key, v in annotations.items() if not key.startswith("pulumi.com/")}
+        wire["metadata"] |= {"annotations": others} if others else {}
         found |= keyed([wire])
     return found
 

@@ -285,7 +285,8 @@ def test_the_controller_assumes_its_role_by_pod_identity() -> None:
     assert (association["namespace"], association["serviceAccount"]) == ("kube-system", "karpenter")
     trust = made.of("aws:iam/role:Role")["joiner-controller"]["assumeRolePolicy"]
     assert "pods.eks.amazonaws.com" in trust
-    assert "annotations" not in made.one("kubernetes:core/v1:ServiceAccount")["metadata"]
+    annotations = made.one("kubernetes:core/v1:ServiceAccount")["metadata"]["annotations"]
+    assert "eks.amazonaws.com/role-arn" not in annotations
     assert "joiner-controller-no-association" not in made.dynamic
 
 

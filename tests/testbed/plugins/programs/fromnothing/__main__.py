@@ -23,15 +23,16 @@ provider = aws.Provider(
     default_tags=aws.ProviderDefaultTagsArgs(tags={"joiner.dev/installation": "test"}),
 )
 mine = pulumi.ResourceOptions(providers=[provider])
+place = Place("aws", "us-west-2", "123456789012", "joiner")
 network = Network(
     "network",
-    NetworkArgs(cluster_name="joiner", **changes.get("network", {})),
+    NetworkArgs(place=place, **changes.get("network", {})),
     mine,
 )
 cluster = Cluster(
     "cluster",
     ClusterArgs(
-        place=Place("aws", "us-west-2", "123456789012", "joiner"),
+        place=place,
         network=network,
         public_access_cidrs=["203.0.113.0/24"],
         **changes.get("cluster", {}),
