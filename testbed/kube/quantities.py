@@ -35,6 +35,16 @@ def parse_quantity(text: str | int | float) -> Fraction:
     return number * Fraction(10) ** int(suffix[1:])
 
 
+def same_quantity(one: object, other: object) -> bool:
+    """Return whether both values are quantities of the same amount, such as 1000m and 1."""
+    if not (isinstance(one, str | int | float) and isinstance(other, str | int | float)):
+        return False
+    try:
+        return parse_quantity(one) == parse_quantity(other)
+    except ValueError:
+        return False
+
+
 def format_cpu(cores: Fraction) -> str:
     """Format cores as whole millicores, rounded down, as a kubelet does."""
     return f"{int(cores * 1000)}m"

@@ -25,13 +25,17 @@ class ProviderError(Exception):
 class PartialFailureError(ProviderError):
     """The resource exists under `identity`, but is not ready.
 
-    The engine records the resource with the reasons, so that the next update repairs it.
+    The engine records the resource with the reasons, so that the next update repairs it. `inputs`
+    describe the live resource after a read; None means the inputs of the request.
     """
 
-    def __init__(self, identity: str, outputs: Bag, reasons: list[str]) -> None:
+    def __init__(
+        self, identity: str, outputs: Bag, reasons: list[str], inputs: Bag | None = None
+    ) -> None:
         self.identity = identity
         self.outputs = outputs
         self.reasons = reasons
+        self.inputs = inputs
         super().__init__("; ".join(reasons))
 
 
@@ -94,6 +98,8 @@ class Work:
     """The program's time limit for the operation, in seconds; None if it sets none."""
     report: Callable[[str], None]
     """Shows a line of progress beside the resource."""
+    warn: Callable[[str], None] = print
+    """Prints a warning about the resource, which stays in the output."""
 
 
 class Provider(ABC):
@@ -123,6 +129,14 @@ class Provider(ABC):
     @abstractmethod
     def check(self, proposal: Proposal) -> Checked:
         """Return the inputs with defaults, and the faults found in them."""
+
+    def compared(self, type_: str, state: Bag, old: Bag) -> Bag:
+        """Return what the new inputs are compared with: by default the old inputs.
+
+        `state` are the outputs in the state, which have more properties than the program set.
+        """
+        del type_, state
+        return old
 
     @abstractmethod
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:

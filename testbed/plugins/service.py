@@ -99,8 +99,8 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
 
     def Diff(self, request: Any, context: Any) -> Any:
         with _translated(context):
-            # The old inputs, not the old outputs, which hold more than the program set.
             old, new = plain(decode_bag(request.old_inputs)), plain(decode_bag(request.news))
+            old = self._provider.compared(request.type, plain(decode_bag(request.olds)), old)
             for key in new.get(DEFAULTS) or []:
                 # An imported resource never had its defaults as inputs.
                 if key not in old and key in new:
@@ -173,16 +173,15 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
             type=request.type,
             identity=request.id if "id" in fields else "",
             timeout=request.timeout if "timeout" in fields else None,
-            report=lambda text: self._report(request.urn, text),
+            report=lambda text: self._log(
+                severity=engine_pb2.INFO, message=text, urn=request.urn, ephemeral=True
+            ),
+            warn=lambda text: self._log(severity=engine_pb2.WARNING, message=text, urn=request.urn),
         )
 
-    def _report(self, urn: str, text: str) -> None:
+    def _log(self, **request: Any) -> None:
         if self._engine is not None:
-            self._engine.Log(
-                engine_pb2.LogRequest(
-                    severity=engine_pb2.INFO, message=text, urn=urn, ephemeral=True
-                )
-            )
+            self._engine.Log(engine_pb2.LogRequest(**request))
 
 
 def _engine_at(address: str) -> Any:
@@ -259,7 +258,8 @@ def _translated(context: Any, inputs: Bag | None = None) -> Iterator[None]:
         yield
     except PartialFailureError as failure:
         detail = any_pb2.Any()
-        detail.Pack(_initialization_failure(failure, inputs or {}))
+        known = failure.inputs if failure.inputs is not None else inputs or {}
+        detail.Pack(_initialization_failure(failure, keep_secret(known, inputs or {})))
         code = grpc.StatusCode.UNKNOWN
         status = status_pb2.Status(code=code.value[0], message=str(failure), details=[detail])
         context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))

@@ -1,6 +1,7 @@
 """Requests to the API server, and the kinds it serves.
 
 * UnreachableError   there is no cluster, or it does not answer
+* MissingKindError   the API server does not serve a kind
 * ApiError           the API server refused a request; has its HTTP status
 """
 
@@ -42,6 +43,10 @@ class UnreachableError(ProviderError):
     """There is no cluster, or it does not answer."""
 
 
+class MissingKindError(ProviderError):
+    """The API server does not serve a kind."""
+
+
 class ApiError(ProviderError):
     """The API server refused a request."""
 
@@ -62,7 +67,8 @@ class Kind:
 def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
     """Return the connection of a kubeconfig, or None if there is no kubeconfig.
 
-    `given` is a path, the text, or the document itself. None means `KUBECONFIG` or the file in the
+    `given` is a path, the text, or the document itself; paths in it are relative to the current
+    folder. None means `KUBECONFIG` or the file in the
     home directory. Raises `ProviderError` if the kubeconfig is invalid.
     """
     if given is None:
@@ -72,7 +78,8 @@ def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
             path = Path(given.split(os.pathsep)[0]).expanduser()
             if not path.exists():
                 return None
-            return _with_context(yaml.safe_load(path.read_text()), context, folder=path.parent)
+            # The real provider loads the text alone, so paths in it start at the engine's folder.
+            return _with_context(yaml.safe_load(path.read_text()), context)
         return _with_context(yaml.safe_load(given) if isinstance(given, str) else given, context)
     except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
         raise ProviderError(f"the kubeconfig cannot be used: {error}") from error
@@ -113,11 +120,8 @@ def _document_of(given: Any) -> Mapping[str, Any]:
     return document
 
 
-def _with_context(
-    document: Mapping[str, Any], context: str | None, *, folder: Path = Path()
-) -> Kubeconfig:
-    chosen = {**document, "current-context": context} if context else document
-    return Kubeconfig.of(chosen, folder=folder)
+def _with_context(document: Mapping[str, Any], context: str | None) -> Kubeconfig:
+    return Kubeconfig.of({**document, "current-context": context} if context else document)
 
 
 def _is_path(text: str) -> bool:
@@ -204,6 +208,10 @@ class Api:
         parsed: Bag = json.loads(answer.content)
         return parsed
 
+    def check(self) -> None:
+        """Raise `ProviderError` if the API server does not answer, or refuses the credentials."""
+        self.request("GET", "/openapi/v3")
+
     def kind_of(self, api_version: str, kind: str) -> Kind | None:
         """Return how the server serves a kind; None if it does not, as before the CRD exists."""
         with self._lock:
@@ -239,14 +247,19 @@ class Api:
             raise
 
     def create(self, path: str, thing: Bag, *, dry_run: bool = False) -> Bag:
-        """Create the object at a path; return it as created. Raises `ApiError` if it exists."""
-        query = {"fieldManager": CREATOR, "fieldValidation": "Strict"}
-        if dry_run:
-            query["dryRun"] = "All"
+        """Create the object at a path; return it as created. Raises `ApiError` if it exists.
+
+        The API server drops fields that it does not know.
+        """
+        query = _query(CREATOR, dry_run=dry_run)
         return self.request("POST", path.rpartition("/")[0], body=thing, query=query)
 
-    def own_fields(self, path: str, entries: list[Bag], *, version: str) -> None:
-        """Replace the managed fields of the object at a path by `entries`.
+    def replace(self, path: str, thing: Bag, *, manager: str, dry_run: bool = False) -> Bag:
+        """Replace the object at a path by another one, and return that."""
+        return self.request("PUT", path, body=thing, query=_query(manager, dry_run=dry_run))
+
+    def own_fields(self, path: str, entries: list[Bag], *, version: str) -> Bag:
+        """Replace the managed fields of the object at a path by `entries`; return the object.
 
         Raises `ApiError` if the object has changed since its resource version was `version`.
         """
@@ -254,19 +267,22 @@ class Api:
             {"op": "replace", "path": "/metadata/managedFields", "value": entries},
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
         ]
-        self.request("PATCH", path, body=steps, content_type=JSON_PATCH)
+        return self.request("PATCH", path, body=steps, content_type=JSON_PATCH)
 
     def apply(
         self, path: str, thing: Bag, *, manager: str, force: bool, dry_run: bool = False
     ) -> Bag:
         """Apply the object with server-side apply, as field manager `manager`; return the object.
 
-        With `force`, fields of other managers are taken over. Raises `ApiError` for a conflict.
+        With `force`, fields of other managers are taken over. Raises `ApiError` for a conflict, and
+        for a field that the API server does not know.
         """
-        query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
-        if dry_run:
-            query["dryRun"] = "All"
+        query = {**_query(manager, dry_run=dry_run), "force": str(force).lower()}
         return self.request("PATCH", path, body=thing, query=query, content_type=APPLY)
+
+
+def _query(manager: str, *, dry_run: bool) -> dict[str, str]:
+    return {"fieldManager": manager, **({"dryRun": "All"} if dry_run else {})}
 
 
 def _root(api_version: str) -> str:

@@ -1,8 +1,8 @@
 """Ownership of fields: later applies take over the fields that a create set.
 
 A field with two managers stays when one of them omits it. The creator owns the fields it
-created. The provider therefore transfers their ownership before the first apply. The real
-provider does the same: `fixCSAFieldManagers` in pulumi-kubernetes,
+created. The provider therefore transfers their ownership before it applies, and with it the fields
+of kubectl. The real provider does the same: `fixCSAFieldManagers` in pulumi-kubernetes,
 `provider/pkg/await/await.go`.
 """
 
@@ -12,17 +12,20 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-FORMER_OWNERS: Final = frozenset(
-    {
-        ("before-first-apply", "Update"),
-        ("kubectl", "Apply"),
-        ("kubectl", "Update"),
-        ("pulumi-kubernetes", "Update"),
-        ("pulumi-kubernetes.exe", "Update"),
-        ("pulumi-resource-kubernetes", "Update"),
-    }
+FORMER_OWNERS: Final = (
+    ("before-first-apply", "Update"),
+    ("kubectl", "Apply"),
+    ("kubectl", "Update"),
+    ("pulumi-kubernetes", "Update"),
+    ("pulumi-resource-kubernetes", "Update"),
 )
-"""(manager, operation) whose fields an update takes over."""
+"""(prefix of the manager, operation) whose fields an update takes over.
+
+`kubectl` is the prefix of the managers of `kubectl annotate`, `label`, `edit`, `patch` and `set`.
+"""
+
+CREATORS: Final = ("pulumi-kubernetes", "pulumi-kubernetes.exe", "pulumi-resource-kubernetes")
+"""Managers whose fields a preview overrides, because the update would take them over."""
 
 Entry = dict[str, Any]
 
@@ -44,10 +47,17 @@ def taken_over(entries: Sequence[Mapping[str, Any]], manager: str) -> list[Entry
     return rest
 
 
+def is_created_by_pulumi(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether some fields have no owner since Pulumi created the object."""
+    return any(each["operation"] == "Update" and each["manager"] in CREATORS for each in entries)
+
+
 def _is_former(entry: Mapping[str, Any]) -> bool:
     # Appliers never own the fields of a subresource, such as the status.
-    owner = (entry["manager"], entry["operation"])
-    return owner in FORMER_OWNERS and not entry.get("subresource")
+    return not entry.get("subresource") and any(
+        entry["manager"].startswith(prefix) and entry["operation"] == operation
+        for prefix, operation in FORMER_OWNERS
+    )
 
 
 def _is_own(entry: Mapping[str, Any], manager: str) -> bool:

@@ -1,4 +1,8 @@
-"""The Kubernetes provider: any kind that the API server serves, by server-side apply."""
+"""The Kubernetes provider: any kind that the API server serves, by server-side apply.
+
+As in the real provider, the first request decides whether the cluster is reachable, for the whole
+operation. Objects are created by a POST, and CRDs are replaced by a PUT.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,27 @@ from testbed.plugins.differences import lies_under
 from testbed.plugins.kubernetesprovider.api import (
     ALREADY_EXISTS,
     CONFLICT,
-    CREATOR,
     NOT_FOUND,
     Api,
     ApiError,
     Kind,
+    MissingKindError,
     UnreachableError,
     active_cluster,
     context_namespace,
     is_group_served_alike,
     read_kubeconfig,
 )
-from testbed.plugins.kubernetesprovider.fields import taken_over
-from testbed.plugins.kubernetesprovider.readiness import SKIP_AWAIT, annotation, unready_reasons
+from testbed.plugins.kubernetesprovider.fields import is_created_by_pulumi, taken_over
+from testbed.plugins.kubernetesprovider.pruning import pruned
+from testbed.plugins.kubernetesprovider.readiness import (
+    READ_AWAITED,
+    SKIP_AWAIT,
+    SKIP_AWAIT_OF_DELETION,
+    annotation,
+    rule_reasons,
+    unready_reasons,
+)
 from testbed.plugins.kubernetesprovider.replacement import must_replace
 from testbed.plugins.naming import unique_name
 from testbed.plugins.provider import (
@@ -44,6 +56,7 @@ from testbed.plugins.provider import (
 )
 
 AUTONAMED: Final = "pulumi.com/autonamed"
+PATCH_FIELD_MANAGER: Final = "pulumi.com/patchFieldManager"
 PATCH_FORCE: Final = "pulumi.com/patchForce"
 PROPAGATION: Final = "pulumi.com/deletionPropagationPolicy"
 FLAGS: Final[Mapping[str, str]] = {
@@ -53,7 +66,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "enableSecretMutable": "PULUMI_K8S_ENABLE_SECRET_MUTABLE",
     "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
 }
-"""Optional behaviors → the environment variable that enables each."""
+"""Optional behaviors → the environment variable that enables each, if its value is `true`."""
 ACTIVE_CLUSTER: Final = ("kubeconfig", "context", "cluster")
 """The settings that together identify the cluster."""
 FIELD_MANAGER: Final = "__fieldManager"
@@ -73,6 +86,7 @@ class KubernetesProvider(Provider):
     def __init__(self) -> None:
         super().__init__()
         self._api: Api | None = None
+        self._unreachable = "no kubeconfig: set kubernetes:kubeconfig, or KUBECONFIG"
         self._settings: Bag = {}
 
     def must_replace_settings(self, path: str, old: Bag, new: Bag) -> bool:
@@ -94,17 +108,22 @@ class KubernetesProvider(Provider):
     def configure(self, settings: Bag) -> None:
         self._settings = settings
         given = settings.get("kubeconfig")
-        kubeconfig = read_kubeconfig(given, settings.get("context"))
-        namespace = settings.get("namespace") or context_namespace(given) or "default"
-        self._api = Api(kubeconfig, namespace) if kubeconfig else None
+        try:
+            kubeconfig = read_kubeconfig(given, settings.get("context"))
+            namespace = settings.get("namespace") or context_namespace(given) or "default"
+            if kubeconfig is not None:
+                api = Api(kubeconfig, namespace)
+                api.check()
+                self._api = api
+        except ProviderError as error:
+            self._unreachable = f"unable to load schema information from the API server: {error}"
 
     @property
     def api(self) -> Api:
-        """The API server. Raises `UnreachableError` if no cluster is configured."""
+        """The API server. Raises `UnreachableError` if it was unreachable in `configure`."""
         if self._api is None:
             raise UnreachableError(
-                "there is no cluster: set kubernetes:kubeconfig, the kubeconfig of the "
-                "kubernetes.Provider, or KUBECONFIG"
+                f"configured Kubernetes cluster is unreachable: {self._unreachable}"
             )
         return self._api
 
@@ -177,16 +196,24 @@ class KubernetesProvider(Provider):
         before, after = old.get("metadata") or {}, new.get("metadata") or {}
         return all(before.get(key) == after.get(key) for key in ("name", "namespace"))
 
+    def compared(self, type_: str, state: Bag, old: Bag) -> Bag:
+        if not isinstance(state.get("metadata"), dict):
+            return old
+        is_typed = _is_built_in(old.get("apiVersion") or state.get("apiVersion") or "")
+        live: Bag = pruned(state, old, is_typed=is_typed)
+        return live
+
     def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
         if has_unknown(inputs.get("metadata")) or not isinstance(inputs.get("metadata"), dict):
             return {"status": UNKNOWN, **inputs}
         thing = _manifest(inputs)
-        if self._api is not None and not has_unknown(inputs):
+        is_tried = state or not _is_patch(work.type)
+        if self._api is not None and is_tried and not has_unknown(inputs):
             served = self._api.kind_of(thing["apiVersion"], thing["kind"])
             if served is not None:
-                forecast = self._try(self._api, work.type, thing, served, state)
+                forecast = self._try(self._api, thing, served, state)
                 if forecast is not None:
-                    return _outputs(forecast, inputs, _manager(state))
+                    return _outputs(forecast, inputs, _manager(state, inputs))
         known = state.get("metadata") or {"uid": UNKNOWN, "resourceVersion": UNKNOWN}
         return {
             **thing,
@@ -194,60 +221,120 @@ class KubernetesProvider(Provider):
             "status": state.get("status") or UNKNOWN,
         }
 
-    def _try(self, api: Api, type_: str, thing: Bag, served: Kind, state: Bag) -> Bag | None:
+    def _try(self, api: Api, thing: Bag, served: Kind, state: Bag) -> Bag | None:
         """Return the result of a dry run on the server.
 
         Returns None if the server cannot tell. That is so if the namespace does not exist yet, or
         if the object still exists because it is about to be replaced.
         """
         path = api.path_of(thing, served)
+        if state:
+            live = self._existing(path)
+            return self._write(path, thing, live, _manager(state, thing), is_preview=True)
         try:
-            if not state and not self._may_exist(type_):
-                answer = api.create(path, thing, dry_run=True)
-            else:
-                answer = api.apply(
-                    path,
-                    thing,
-                    manager=_manager(state),
-                    force=not state or self._forces(thing) or _has_unshared_fields(api.get(path)),
-                    dry_run=True,
-                )
+            answer = self._create(path, thing, _manager(state, thing), is_preview=True)
         except ApiError as error:
             if error.status == NOT_FOUND or error.reason == ALREADY_EXISTS:
                 return None
             raise
-        if not state:
-            answer["metadata"] |= {"uid": UNKNOWN, "resourceVersion": UNKNOWN}
-            answer["status"] = UNKNOWN
+        answer["metadata"] |= {"uid": UNKNOWN, "resourceVersion": UNKNOWN}
+        answer["status"] = UNKNOWN
         return answer
 
     def create(self, work: Work, inputs: Bag) -> Created:
         thing = _manifest(inputs)
-        manager = f"pulumi-kubernetes-{secrets.token_hex(4)}"
+        manager = annotation(inputs, PATCH_FIELD_MANAGER) or (
+            f"pulumi-kubernetes-{secrets.token_hex(4)}"
+        )
         path = self._path(work, thing)
-        if self._may_exist(work.type):
+        if _is_patch(work.type):
             live = self.api.apply(path, thing, manager=manager, force=self._forces(thing))
         else:
-            live = self.api.create(path, thing)
+            live = self._create_patiently(work, path, thing, manager)
         live = self._wait(work, path, live, inputs, manager)
         return Created(_identity(live), _outputs(live, inputs, manager))
 
+    def _create_patiently(self, work: Work, path: str, thing: Bag, manager: str) -> Bag:
+        """Create an object; retry while its namespace or its kind does not exist."""
+        for _ in self._polls(DISCOVERY_SECONDS):
+            try:
+                return self._create(path, thing, manager)
+            except ApiError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                work.report(f"creation failed: {error}")
+                failure = error
+        raise failure
+
+    def _create(self, path: str, thing: Bag, manager: str, *, is_preview: bool = False) -> Bag:
+        """Create an object, or adopt an existing one if the settings allow it; return the object.
+
+        A preview does not tell about conflicts.
+        """
+        if self._is_set("upsertExistingObjects"):
+            force = is_preview or self._forces(thing)
+            return self.api.apply(path, thing, manager=manager, force=force, dry_run=is_preview)
+        try:
+            return self.api.create(path, thing, dry_run=is_preview)
+        except ApiError as error:
+            if error.reason != ALREADY_EXISTS or is_preview:
+                raise
+            advice = "Intentional upsert: set upsertExistingObjects on the provider"
+            raise ApiError(error.status, f"{error}\n{advice}", error.reason) from error
+
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
-        thing, manager = _manifest(new), _manager(state)
-        path = self._path(work, thing)
-        if not _is_patch(work.type):
-            self._take_over_fields(path, manager)
-        live = self.api.apply(path, thing, manager=manager, force=self._forces(thing))
+        thing, former, manager = _manifest(new), _manager(state, old), _manager(state, new)
+        served = self.api.kind_of(thing["apiVersion"], thing["kind"])
+        if served is None:
+            raise _missing("update", thing)
+        path = self.api.path_of(thing, served)
+        live = self._existing(path)
+        if not _is_patch(work.type) and not _is_definition(thing):
+            live = self._take_over_fields(path, live, manager)
+        live = self._write(path, thing, live, manager)
         live = self._wait(work, path, live, new, manager)
+        if former != manager:
+            self._relinquish(path, thing, former)
         return _outputs(live, new, manager)
 
-    def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
+    def _existing(self, path: str) -> Bag:
+        """Return the live object. Raises `ApiError` if it has been deleted."""
         try:
-            return self._read(work, state, inputs)
-        except UnreachableError:
-            if self._is_set("deleteUnreachable"):
-                return None  # an object is gone with its cluster
-            raise
+            return self.api.request("GET", path)
+        except ApiError as error:
+            raise ApiError(error.status, f"update of resource failed: {error}") from error
+
+    def _write(
+        self, path: str, thing: Bag, live: Bag, manager: str, *, is_preview: bool = False
+    ) -> Bag:
+        """Update an object as a whole; return the result."""
+        if _is_definition(thing):
+            version = {"resourceVersion": live["metadata"]["resourceVersion"]}
+            whole = {**thing, "metadata": {**thing["metadata"], **version}}
+            return self.api.replace(path, whole, manager=manager, dry_run=is_preview)
+        entries = live["metadata"].get("managedFields") or []
+        force = self._forces(thing) or (is_preview and is_created_by_pulumi(entries))
+        return self.api.apply(path, thing, manager=manager, force=force, dry_run=is_preview)
+
+    def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
+        if self._api is None:
+            self._refuse_unless_forgotten(work)
+            return None
+        return self._read(work, state, inputs)
+
+    def _refuse_unless_forgotten(self, work: Work) -> None:
+        """Raise `UnreachableError`, unless the settings remove objects with their cluster."""
+        work.warn(f"configured Kubernetes cluster is unreachable: {self._unreachable}")
+        if not self._is_set("deleteUnreachable"):
+            raise UnreachableError(
+                "configured Kubernetes cluster is unreachable. If the cluster was deleted, you can "
+                "remove this resource from Pulumi state by rerunning the operation with the "
+                'PULUMI_K8S_DELETE_UNREACHABLE environment variable set to "true"'
+            )
+        work.warn(
+            "configured Kubernetes cluster is unreachable and the `deleteUnreachable` option is "
+            "enabled. Deleting the unreachable resource from Pulumi state"
+        )
 
     def _read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
         namespace, _, name = work.identity.rpartition("/")
@@ -262,9 +349,15 @@ class KubernetesProvider(Provider):
         live = self.api.get(self.api.path_of(thing, served)) if served else None
         if live is None:
             return None
-        outputs = _outputs(live, inputs, _manager(state))
+        outputs = _outputs(live, inputs, _manager(state, inputs))
         if inputs:
-            return ReadResult(work.identity, outputs, _live_part(inputs, {**live, **_text(inputs)}))
+            is_typed = _is_built_in(thing["apiVersion"])
+            found = pruned({**live, **_text(inputs)}, inputs, is_typed=is_typed)
+            if live["kind"] in READ_AWAITED and annotation(inputs, SKIP_AWAIT) != "true":
+                reasons = rule_reasons(live, self.api.get)
+                if reasons:
+                    raise PartialFailureError(work.identity, outputs, reasons, found)
+            return ReadResult(work.identity, outputs, found)
         imported = {
             key: value
             for key, value in outputs.items()
@@ -273,36 +366,32 @@ class KubernetesProvider(Provider):
         return ReadResult(work.identity, outputs, imported)
 
     def delete(self, work: Work, state: Bag) -> None:
-        try:
-            self._delete(work, state)
-        except UnreachableError as error:
-            if not self._is_set("deleteUnreachable"):
-                raise
-            work.report(f"gone with its cluster: {error}")
-
-    def _delete(self, work: Work, state: Bag) -> None:
+        if self._api is None:
+            self._refuse_unless_forgotten(work)
+            return
         served = self.api.kind_of(state["apiVersion"], state["kind"])
         if served is None:
             return  # its CRD is gone, and with it every object
         path = self.api.path_of(state, served)
         if _is_patch(work.type):
-            self._remove_own_fields(path, state)
+            if self.api.get(path) is not None:
+                self._relinquish(path, state, _manager(state, state))
             return
-        uid = state["metadata"].get("uid")
         policy = annotation(state, PROPAGATION) or "foreground"
-        options = {
-            "propagationPolicy": policy.capitalize(),
-            **({"preconditions": {"uid": uid}} if uid else {}),
-        }
+        live = self.api.get(path)
+        if live is None:
+            return
         try:
+            # By name alone: an object that another tool has created again is deleted, too.
+            options = {"propagationPolicy": policy.capitalize()}
             self.api.request("DELETE", path, body=options)
         except ApiError as error:
-            # A conflict means that another object has taken the name, so this one is gone.
-            if error.status not in (NOT_FOUND, CONFLICT):
+            if error.status != NOT_FOUND:
                 raise
             return
-        if annotation(state, SKIP_AWAIT) != "true":
-            self._wait_until_gone(work, path, uid)
+        is_skipped = annotation(state, SKIP_AWAIT) == "true"
+        if not is_skipped or state["kind"] not in SKIP_AWAIT_OF_DELETION:
+            self._wait_until_gone(work, path, live["metadata"]["uid"])
 
     def invoke(self, function: str, arguments: Mapping[str, Any]) -> Bag:
         if function != "kubernetes:yaml:decode":
@@ -315,42 +404,35 @@ class KubernetesProvider(Provider):
         return {"result": manifests}
 
     def _is_set(self, setting: str) -> bool:
-        from_environment = os.environ.get(FLAGS[setting], "").lower() in ("1", "t", "true")
-        return from_environment or bool(self._settings.get(setting))
+        given = self._settings.get(setting)
+        return bool(given) if given is not None else os.environ.get(FLAGS[setting]) == "true"
 
     def _forces(self, thing: Bag) -> bool:
         return annotation(thing, PATCH_FORCE) == "true" or self._is_set("enablePatchForce")
 
-    def _may_exist(self, type_: str) -> bool:
-        """Return whether a create takes over an existing object."""
-        return _is_patch(type_) or self._is_set("upsertExistingObjects")
+    def _take_over_fields(self, path: str, live: Bag, manager: str) -> Bag:
+        """Transfer the fields of the create and of kubectl to our manager; return the object.
 
-    def _take_over_fields(self, path: str, manager: str) -> None:
-        """Transfer the create's fields to our manager, so that later applies can remove them."""
+        Later applies can remove these fields.
+        """
         for _ in self._polls(DISCOVERY_SECONDS):
-            live = self.api.get(path)
-            if live is None:
-                return
             entries = taken_over(live["metadata"].get("managedFields") or [], manager)
             if entries is None:
-                return
+                break
+            version = live["metadata"]["resourceVersion"]
             try:
-                self.api.own_fields(path, entries, version=live["metadata"]["resourceVersion"])
+                return self.api.own_fields(path, entries, version=version)
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                continue  # its controller has written the status meanwhile
-            return
+                live = self._existing(path)  # its controller has written the status meanwhile
+        return live
 
-    def _remove_own_fields(self, path: str, state: Bag) -> None:
-        """Remove our fields from an object of other owners."""
-        bare = {
-            "apiVersion": state["apiVersion"],
-            "kind": state["kind"],
-            "metadata": {"name": state["metadata"]["name"]},
-        }
-        if self.api.get(path) is not None:
-            self.api.apply(path, bare, manager=_manager(state), force=True)
+    def _relinquish(self, path: str, thing: Bag, manager: str) -> None:
+        """Remove a manager's ownership, and the fields that it alone owns."""
+        bare = {key: thing[key] for key in ("apiVersion", "kind")}
+        named = {**bare, "metadata": {"name": thing["metadata"]["name"]}}
+        self.api.apply(path, named, manager=manager, force=True)
 
     def _path(self, work: Work, thing: Bag) -> str:
         """Return the object's path; wait until the server serves its kind."""
@@ -359,10 +441,7 @@ class KubernetesProvider(Provider):
             if served is not None:
                 return self.api.path_of(thing, served)
             work.report(f"waiting for kind {thing['kind']} in {thing['apiVersion']}")
-        raise ProviderError(
-            f"the cluster has no kind {thing['kind']} in {thing['apiVersion']}: "
-            "create its CustomResourceDefinition first"
-        )
+        raise _missing("creation", thing)
 
     def _polls(self, seconds: float) -> Iterator[None]:
         """Yield at growing intervals until the time is up or the user interrupts."""
@@ -398,13 +477,15 @@ class KubernetesProvider(Provider):
             if reasons != before:
                 work.report("; ".join(reasons))
         outputs = _outputs(live, inputs, manager)
-        raise PartialFailureError(_identity(live), outputs, reasons)
+        name = live["metadata"]["name"]
+        late = f"'{name}' timed out waiting to be Ready"
+        raise PartialFailureError(_identity(live), outputs, [late, *reasons])
 
-    def _wait_until_gone(self, work: Work, path: str, uid: str | None) -> None:
+    def _wait_until_gone(self, work: Work, path: str, uid: str) -> None:
         reason = ""
         for _ in self._polls(work.timeout or DEFAULT_SECONDS):
             live = self.api.get(path)
-            if live is None or (uid and live["metadata"]["uid"] != uid):
+            if live is None or live["metadata"]["uid"] != uid:
                 if reason:
                     work.report("gone")
                 return
@@ -419,10 +500,24 @@ def _still_there(live: Bag) -> str:
     return f"is still there; finalizers: {', '.join(finalizers)}"
 
 
-def _has_unshared_fields(live: Bag | None) -> bool:
-    """Return whether the next update takes over fields before it applies, so has no conflict."""
-    entries = ((live or {}).get("metadata") or {}).get("managedFields") or []
-    return any((entry["manager"], entry["operation"]) == (CREATOR, "Update") for entry in entries)
+def _missing(operation: str, thing: Bag) -> MissingKindError:
+    return MissingKindError(
+        f"{operation} of {thing['kind']} {thing['metadata']['name']} failed because the Kubernetes "
+        f"API server reported that the apiVersion {thing['apiVersion']} for this resource does "
+        "not exist. Verify that any required CRDs have been created"
+    )
+
+
+def _is_definition(thing: Bag) -> bool:
+    group = thing["apiVersion"].rpartition("/")[0]
+    return (group, thing["kind"]) == ("apiextensions.k8s.io", "CustomResourceDefinition")
+
+
+def _is_built_in(api_version: str) -> bool:
+    """Return whether the real provider knows the types of an API version, as of Kubernetes' own."""
+    group = api_version.rpartition("/")[0]
+    is_kubernetes = "." not in group or group.endswith(".k8s.io")
+    return is_kubernetes and not group.endswith((".x-k8s.io", "apiextensions.k8s.io"))
 
 
 def _is_patch(type_: str) -> bool:
@@ -430,8 +525,10 @@ def _is_patch(type_: str) -> bool:
     return type_.endswith("Patch")
 
 
-def _manager(state: Bag) -> str:
-    return str(state.get(FIELD_MANAGER) or "pulumi-kubernetes")
+def _manager(state: Bag, inputs: Bag) -> str:
+    """Return the field manager that the inputs name, or else the one of the state."""
+    named = annotation(inputs, PATCH_FIELD_MANAGER)
+    return named or str(state.get(FIELD_MANAGER) or "pulumi-kubernetes")
 
 
 def _manifest(inputs: Bag) -> Bag:
@@ -455,17 +552,3 @@ def _outputs(live: Bag, inputs: Bag, manager: str) -> Bag:
     if live["kind"] == "Secret" and live.get("data"):
         outputs["data"] = Secret(live["data"])  # this includes what was given as stringData
     return outputs
-
-
-def _live_part(wanted: Any, live: Any) -> Any:
-    """Return the live values of what the program set, and of nothing else."""
-    if isinstance(wanted, dict) and isinstance(live, dict):
-        # The server drops empty values, so their absence is no drift.
-        return {
-            key: _live_part(value, live.get(key, value))
-            for key, value in wanted.items()
-            if key in live or value in ({}, [], None)
-        }
-    if isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
-        return [_live_part(part, other) for part, other in zip(wanted, live, strict=True)]
-    return live

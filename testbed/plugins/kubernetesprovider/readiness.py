@@ -11,6 +11,15 @@ from testbed.plugins.provider import ProviderError
 
 WAIT_FOR: Final = "pulumi.com/waitFor"
 SKIP_AWAIT: Final = "pulumi.com/skipAwait"
+SKIP_AWAIT_OF_DELETION: Final = frozenset(
+    {"DaemonSet", "Deployment", "Job", "Namespace", "Pod", "ReplicationController", "StatefulSet"}
+)
+"""Kinds whose deletion is not awaited with `skipAwait`; the deletion of others always is."""
+READ_AWAITED: Final = frozenset(
+    {"DaemonSet", "Deployment", "Ingress", "Job", "Pod", "Service", "StatefulSet"}
+)
+"""Kinds of which a refresh reports that they are not ready."""
+REVISION: Final = "deployment.kubernetes.io/revision"
 
 Look = Callable[[str], Bag | None]
 """Reads another object by its path, for kinds whose readiness depends on it."""
@@ -32,11 +41,13 @@ def unready_reasons(thing: Bag, look: Look) -> list[str]:
         return [
             reason for expression in _expressions(wanted) if (reason := _unmet(thing, expression))
         ]
-    kind = f"{thing['apiVersion'].rpartition('/')[0]}/{thing['kind']}"
-    if kind == "/Service":
-        return _service(thing, look)
-    rule = RULES.get(kind)
-    return rule(thing) if rule else []
+    return rule_reasons(thing, look)
+
+
+def rule_reasons(thing: Bag, look: Look) -> list[str]:
+    """Return why the object is not ready by the rule of its kind, whatever it is to wait for."""
+    rule = RULES.get(f"{thing['apiVersion'].rpartition('/')[0]}/{thing['kind']}")
+    return rule(thing, look) if rule else []
 
 
 def _expressions(annotation_: str) -> list[str]:
@@ -90,12 +101,50 @@ def _is_unseen(thing: Bag) -> bool:
     return bool(seen < thing["metadata"].get("generation", 0))
 
 
-def _definition(thing: Bag) -> list[str]:
-    established = _has_condition(thing, "Established") and _has_condition(thing, "NamesAccepted")
-    return [] if established else ["the definition is not established"]
+def _deployment(thing: Bag, look: Look) -> list[str]:
+    """Apply the real provider's rule: the ReplicaSet of the current revision has all its pods.
+
+    See `checkAndLogStatus` in pulumi-kubernetes, `provider/pkg/await/deployment.go`.
+    """
+    if _is_unseen(thing):
+        return ["its controller has not seen this generation"]
+    is_first = annotation(thing, REVISION) == "1"
+    wanted, ready = _pods_of_revision(thing, look)
+    rollout = _condition(thing, "Progressing")
+    is_rolled_out = _has_condition(thing, "Progressing") and (
+        rollout.get("reason") == "NewReplicaSetAvailable"
+    )
+    reasons = [
+        f"[{each.get('reason')}] {each['message']}"
+        for each in (rollout, _condition(thing, "Available"))
+        if each.get("status") != "True" and each.get("message")
+    ]
+    too_few = "Minimum number of Pods to consider the application live was not attained"
+    if not _has_condition(thing, "Available"):
+        return [*reasons, "Minimum number of live Pods was not attained"]
+    if not is_first and not is_rolled_out:
+        return [*reasons, too_few]
+    if ready >= wanted:
+        return []
+    failed = "Attempted to roll forward to new ReplicaSet, but minimum number of Pods did not"
+    return [*reasons, too_few if is_first else f"{failed} become live"]
 
 
-def _replicas(thing: Bag) -> list[str]:
+def _pods_of_revision(thing: Bag, look: Look) -> tuple[int, int]:
+    """Return how many pods the current ReplicaSet wants, and how many are ready."""
+    metadata = thing["metadata"]
+    answer = look(f"/apis/apps/v1/namespaces/{metadata['namespace']}/replicasets") or {}
+    for each in answer.get("items") or []:
+        owners = {owner["uid"] for owner in each["metadata"].get("ownerReferences") or ()}
+        is_current = annotation(each, REVISION) == annotation(thing, REVISION)
+        if metadata["uid"] in owners and is_current:
+            ready = (each.get("status") or {}).get("readyReplicas", 0)
+            return each["spec"].get("replicas", 1), ready
+    return 1, 0
+
+
+def _replicas(thing: Bag, look: Look) -> list[str]:
+    del look
     if _is_unseen(thing):
         return ["its controller has not seen this generation"]
     status, wanted = thing.get("status") or {}, thing["spec"].get("replicas", 1)
@@ -113,7 +162,8 @@ def _replicas(thing: Bag) -> list[str]:
     return reasons
 
 
-def _daemons(thing: Bag) -> list[str]:
+def _daemons(thing: Bag, look: Look) -> list[str]:
+    del look
     if _is_unseen(thing):
         return ["its controller has not seen this generation"]
     status = thing.get("status") or {}
@@ -124,24 +174,21 @@ def _daemons(thing: Bag) -> list[str]:
     return [f"{ready} of {wanted} pods ready, {updated} updated"]
 
 
-def _job(thing: Bag) -> list[str]:
+def _job(thing: Bag, look: Look) -> list[str]:
+    del look
     if _has_condition(thing, "Complete"):
         return []
     message = _condition(thing, "Failed").get("message")
     return [f"the job failed: {message}" if message else "the job has not completed"]
 
 
-def _pod(thing: Bag) -> list[str]:
+def _pod(thing: Bag, look: Look) -> list[str]:
+    del look
     status = thing.get("status") or {}
     if _has_condition(thing, "Ready") or status.get("phase") == "Succeeded":
         return []
     reason = _condition(thing, "PodScheduled").get("message") or status.get("message")
     return [reason or f"the pod is {status.get('phase', 'Pending')}"]
-
-
-def _namespace(thing: Bag) -> list[str]:
-    phase = (thing.get("status") or {}).get("phase")
-    return [] if phase == "Active" else [f"the namespace is {phase or 'new'}"]
 
 
 def _service(thing: Bag, look: Look) -> list[str]:
@@ -168,12 +215,11 @@ def _service(thing: Bag, look: Look) -> list[str]:
     return ["no ready pod matches the service's selector"]
 
 
-RULES: Final[Mapping[str, Callable[[Bag], list[str]]]] = {
-    "/Namespace": _namespace,
+RULES: Final[Mapping[str, Callable[[Bag, Look], list[str]]]] = {
     "/Pod": _pod,
-    "apiextensions.k8s.io/CustomResourceDefinition": _definition,
+    "/Service": _service,
     "apps/DaemonSet": _daemons,
-    "apps/Deployment": _replicas,
+    "apps/Deployment": _deployment,
     "apps/StatefulSet": _replicas,
     "batch/Job": _job,
 }

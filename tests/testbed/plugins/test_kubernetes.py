@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from testbed.kube.client import KubeClient, NotFoundError
 from testbed.plugins.engine import EngineError
 from testbed.plugins.kubernetesprovider.api import ApiError
 from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
-from testbed.plugins.provider import Work
+from testbed.plugins.provider import ProviderError, Work
 from testbed.region.cluster import Cluster
 from tests.testbed.plugins.conftest import EngineOn
 
@@ -139,13 +139,13 @@ async def test_an_object_that_never_becomes_ready_is_recorded_with_its_reason(
     engine = engine_on("workload")
     config = {"namespace": namespace}
 
-    with pytest.raises(EngineError, match="0 of 1 replicas ready"):
+    with pytest.raises(EngineError, match="Minimum number of live Pods was not attained"):
         engine.up("dev", {**config, "stuck": "true"}, secrets=secrets)
     resources = engine.state("dev")["deployment"]["resources"]
     stuck = next(
         resource for resource in resources if resource["urn"].endswith("Deployment::controller")
     )
-    assert any("replicas" in reason for reason in stuck["initErrors"])
+    assert any("live Pods" in reason for reason in stuck["initErrors"])
 
     engine.up("dev", config, secrets=secrets)
     assert engine.outputs("dev")["ready"] == 1
@@ -165,28 +165,207 @@ async def test_the_api_servers_message_is_shown_before_anything_is_created(
     engine.destroy("dev")
 
 
-async def test_existing_objects_are_not_adopted_and_misspelt_fields_refused(
-    kube: KubeClient, cluster: Cluster
-) -> None:
-    provider = KubernetesProvider()
-    provider.configure({"kubeconfig": cluster.kubeconfig.read_text()})
-    work = Work(type="kubernetes:core/v1:ConfigMap", identity="", report=print)
+@pytest.fixture
+def provider(cluster: Cluster) -> KubernetesProvider:
+    made = KubernetesProvider()
+    made.configure({"kubeconfig": cluster.kubeconfig.read_text()})
+    return made
+
+
+@pytest.fixture
+def adopting(cluster: Cluster) -> KubernetesProvider:
+    """A provider that adopts existing objects."""
+    made = KubernetesProvider()
+    settings = {"kubeconfig": cluster.kubeconfig.read_text(), "upsertExistingObjects": True}
+    made.configure(settings)
+    return made
+
+
+ONE_MANAGER = {
+    "pulumi.com/patchFieldManager": "pulumi-kubernetes-joiner",
+    "pulumi.com/patchForce": "true",
+}
+MAPS = "/api/v1/namespaces/default/configmaps"
+MERGE = "application/merge-patch+json"
+
+
+def config_map(data: dict[str, str], **metadata: Any) -> dict[str, Any]:
     name = f"map-{uuid.uuid4().hex[:8]}"
-    path = f"/api/v1/namespaces/default/configmaps/{name}"
-    inputs = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": "default"},
-        "data": {"word": "ours"},
+    named = {"name": name, "namespace": "default", **metadata}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": data}
+
+
+def work_on(inputs: dict[str, Any], **more: Any) -> Work:
+    name, kind = inputs["metadata"]["name"], inputs["kind"]
+    type_ = f"kubernetes:{inputs['apiVersion']}:{kind}"
+    return Work(type=type_, identity=f"default/{name}", report=print, **more)
+
+
+def path_of(inputs: dict[str, Any]) -> str:
+    return f"{MAPS}/{inputs['metadata']['name']}"
+
+
+def change_as(
+    provider: KubernetesProvider, manager: str, inputs: dict[str, Any], change: dict[str, Any]
+) -> None:
+    """Change an object as another client does, such as kubectl."""
+    query = {"fieldManager": manager}
+    provider.api.request("PATCH", path_of(inputs), body=change, query=query, content_type=MERGE)
+
+
+def applying(provider: KubernetesProvider, inputs: dict[str, Any]) -> set[str]:
+    """Return the managers that apply the object."""
+    live = provider.api.request("GET", path_of(inputs))
+    fields = live["metadata"]["managedFields"]
+    return {each["manager"] for each in fields if each["operation"] == "Apply"}
+
+
+def test_existing_objects_are_not_adopted(provider: KubernetesProvider) -> None:
+    inputs = config_map({"word": "ours"})
+    provider.api.create(path_of(inputs), {**inputs, "data": {"word": "theirs"}})
+
+    with pytest.raises(ApiError, match="already exists") as refused:
+        provider.create(work_on(inputs), inputs)
+
+    assert "set upsertExistingObjects on the provider" in str(refused.value)
+    assert provider.api.request("GET", path_of(inputs))["data"] == {"word": "theirs"}
+
+
+def test_a_misspelt_field_is_dropped_by_the_create_and_refused_by_the_update(
+    provider: KubernetesProvider,
+) -> None:
+    inputs = {**config_map({"word": "ours"}), "dta": {"more": "x"}}
+
+    made = provider.create(work_on(inputs), inputs)
+
+    assert "dta" not in made.outputs
+    assert "dta" not in provider.compared("", made.outputs, inputs), "the next preview updates it"
+    with pytest.raises(ApiError, match="field not declared in schema"):
+        provider.update(work_on(inputs), made.outputs, inputs, inputs)
+
+
+def test_an_update_of_a_deleted_object_fails(provider: KubernetesProvider) -> None:
+    inputs = config_map({"word": "ours"})
+    made = provider.create(work_on(inputs), inputs)
+    provider.api.request("DELETE", path_of(inputs))
+
+    changed = {**inputs, "data": {"word": "other"}}
+    with pytest.raises(ApiError, match="not found"):
+        provider.preview(work_on(inputs), made.outputs, changed)
+    with pytest.raises(ApiError, match="not found"):
+        provider.update(work_on(inputs), made.outputs, inputs, changed)
+
+
+@pytest.mark.parametrize(
+    ("manager", "is_kept"), [("kubectl-annotate", False), ("me", True), ("kubectl-edit", False)]
+)
+def test_an_update_removes_what_kubectl_added_unless_its_field_manager_has_another_name(
+    provider: KubernetesProvider, manager: str, is_kept: bool
+) -> None:
+    inputs = config_map({"word": "ours"})
+    made = provider.create(work_on(inputs), inputs)
+    change_as(provider, manager, inputs, {"metadata": {"annotations": {"mode": "recommend"}}})
+
+    changed = {**inputs, "data": {"word": "other"}}
+    updated = provider.update(work_on(inputs), made.outputs, inputs, changed)
+
+    assert ("mode" in (updated["metadata"].get("annotations") or {})) is is_kept
+
+
+def test_a_preview_conflicts_with_fields_of_kubectl_that_the_update_takes_over(
+    provider: KubernetesProvider,
+) -> None:
+    inputs = config_map({"word": "ours"})
+    made = provider.create(work_on(inputs), inputs)
+    other = {**inputs, "data": {"word": "other"}}
+    first = provider.update(work_on(inputs), made.outputs, inputs, other)
+    change_as(provider, "kubectl-edit", inputs, {"data": {"word": "theirs"}})
+
+    with pytest.raises(ApiError, match="conflict"):
+        provider.preview(work_on(inputs), first, inputs)
+    second = provider.update(work_on(inputs), first, other, inputs)
+
+    assert second["data"] == {"word": "ours"}
+
+
+def test_an_adopted_object_has_one_owner_if_its_annotations_name_the_field_manager(
+    provider: KubernetesProvider, adopting: KubernetesProvider
+) -> None:
+    inputs = config_map({"word": "ours", "old": "x"}, annotations=ONE_MANAGER)
+    made = provider.create(work_on(inputs), inputs)
+    provider.update(work_on(inputs), made.outputs, inputs, {**inputs, "immutable": False})
+
+    adopted = adopting.create(work_on(inputs), {**inputs, "data": {"word": "other", "old": "x"}})
+    changed = {**inputs, "data": {"word": "third"}}
+    updated = provider.update(work_on(inputs), adopted.outputs, inputs, changed)
+
+    assert updated["data"] == {"word": "third"}
+    assert applying(provider, inputs) == {"pulumi-kubernetes-joiner"}
+
+
+def test_an_update_with_another_field_manager_relinquishes_the_former(
+    provider: KubernetesProvider,
+) -> None:
+    inputs = config_map({"word": "ours"})
+    made = provider.create(work_on(inputs), inputs)
+    first = provider.update(work_on(inputs), made.outputs, inputs, {**inputs, "immutable": False})
+    named = {**inputs, "metadata": {**inputs["metadata"], "annotations": ONE_MANAGER}}
+
+    provider.update(work_on(inputs), first, inputs, named)
+
+    assert applying(provider, inputs) == {"pulumi-kubernetes-joiner"}
+
+
+def test_a_delete_removes_an_object_that_was_created_again(provider: KubernetesProvider) -> None:
+    inputs = config_map({"word": "ours"})
+    made = provider.create(work_on(inputs), inputs)
+    provider.api.request("DELETE", path_of(inputs))
+    provider.api.create(path_of(inputs), {**inputs, "data": {"word": "theirs"}})
+
+    provider.delete(work_on(inputs), made.outputs)
+
+    assert provider.api.get(path_of(inputs)) is None
+
+
+def test_the_annotation_skip_await_holds_for_the_deletion_of_few_kinds(
+    provider: KubernetesProvider,
+) -> None:
+    skipping = {"pulumi.com/skipAwait": "true"}
+    inputs = config_map({"word": "ours"}, annotations=skipping, finalizers=["joiner.dev/test"])
+    made = provider.create(work_on(inputs), inputs)
+
+    with pytest.raises(ProviderError, match="finalizers: joiner"):
+        provider.delete(work_on(inputs, timeout=0.1), made.outputs)
+
+    change_as(provider, "me", inputs, {"metadata": {"finalizers": None}})
+
+
+def test_a_definition_is_replaced_as_a_whole(provider: KubernetesProvider) -> None:
+    group = f"t{uuid.uuid4().hex[:8]}.joiner.dev"
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{group}"
+    version = {"name": "v1", "served": True, "storage": True, "schema": {}}
+    version["schema"] = {"openAPIV3Schema": {"type": "object"}}
+    spec = {
+        "group": group,
+        "scope": "Cluster",
+        "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets"},
+        "versions": [version],
     }
+    inputs = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"widgets.{group}"},
+        "spec": spec,
+    }
+    work = Work(type="kubernetes:x:CustomResourceDefinition", identity="", report=print)
+    made = provider.create(work, inputs)
+    labelled = {"metadata": {"labels": {"team": "theirs"}}}
+    provider.api.request("PATCH", path, body=labelled, content_type=MERGE)
 
-    with pytest.raises(ApiError, match='unknown field "dta"'):
-        await asyncio.to_thread(provider.create, work, {**inputs, "dta": {}})
-    with pytest.raises(NotFoundError):
-        await kube.get(path)
-    await kube.create(path.rpartition("/")[0], {**inputs, "data": {"word": "theirs"}})
-    with pytest.raises(ApiError, match="already exists"):
-        await asyncio.to_thread(provider.create, work, inputs)
+    names = {**spec["names"], "shortNames": ["w"]}  # type: ignore[dict-item]
+    changed = {**inputs, "spec": {**spec, "names": names}}
+    updated = provider.update(work, made.outputs, inputs, changed)
 
-    assert (await kube.get(path))["data"] == {"word": "theirs"}
-    await kube.delete(path)
+    assert "labels" not in updated["metadata"]
+    assert updated["spec"]["names"]["shortNames"] == ["w"]
+    provider.delete(work, updated)
