@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from infra.deployment.controllerobjects import controller_objects
+from infra.nodepools import default_manifests
 from testbed.plugins.engine import EngineError
 from tests.infra.stage import DEPLOYMENT, OURS, Stage
 from tests.infra.test_engine import stage, testbed
@@ -103,6 +104,73 @@ def test_a_lost_state_is_restored_from_existing_objects(stage: Stage) -> None:
     stage.destroy()
     assert stage.cloud.leftovers() == {}
     assert stage.installed == set()
+
+
+def managers(stage: Stage) -> set[str]:
+    """Return the managers that apply the Deployment."""
+    live = stage.cluster.get(DEPLOYMENT)
+    assert live is not None
+    fields = live["metadata"]["managedFields"]
+    return {each["manager"] for each in fields if each["operation"] == "Apply"}
+
+
+def environment_of(stage: Stage) -> dict[str, str]:
+    """Return the variables of the controller's container."""
+    deployment = stage.cluster.get(DEPLOYMENT)
+    assert deployment is not None
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def with_default_pool(stage: Stage, folder: Path) -> Stage:
+    """Use the stack's default NodePool, whose readiness no controller reports here."""
+    wires = default_manifests()
+    for wire in wires:
+        wire["metadata"]["annotations"] = {"pulumi.com/skipAwait": "true"}
+    (folder / "default").mkdir()
+    (folder / "default" / "default.yaml").write_text(yaml.safe_dump_all(wires))
+    return replace(stage, settings=stage.settings | {"nodePools": str(folder / "default")})
+
+
+def set_up_with_two_managers(stage: Stage) -> None:
+    """Bring the stack up, with a Deployment that a recovery by an earlier version has left."""
+    stage.up(settings='{"BATCH_IDLE_DURATION": "2s"}')
+    stage.up(settings='{"BATCH_IDLE_DURATION": "3s"}')
+    live = stage.cluster.get(DEPLOYMENT)
+    assert live is not None
+    fields = live["metadata"]["managedFields"]
+    (own,) = [each for each in fields if each["operation"] == "Apply"]
+    others = [each for each in fields if each is not own]
+    drawn = [{**own, "manager": f"pulumi-kubernetes-{digit * 8}"} for digit in "ab"]
+    stage.cluster.merge(DEPLOYMENT, {"metadata": {"managedFields": [*others, *drawn]}})
+
+
+def test_settings_change_after_a_lost_state_was_restored(stage: Stage, tmp_path: Path) -> None:
+    stage = with_default_pool(stage, tmp_path)
+    stage.up(settings='{"BATCH_IDLE_DURATION": "2s"}')
+    forget(stage, lambda _: True)
+    with_environment(stage, UPSERT).up(settings='{"BATCH_IDLE_DURATION": "3s"}')
+    assert environment_of(stage)["BATCH_IDLE_DURATION"] == "3s"
+
+    stage.up(settings='{"BATCH_IDLE_DURATION": "4s"}')
+    assert environment_of(stage)["BATCH_IDLE_DURATION"] == "4s"
+    stage.up()
+
+    assert "BATCH_IDLE_DURATION" not in environment_of(stage)
+    assert managers(stage) == {"pulumi-kubernetes-joiner"}
+    assert not stage.up().any
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}
+
+
+def test_a_stack_with_two_field_managers_gets_one(stage: Stage) -> None:
+    set_up_with_two_managers(stage)
+
+    stage.up()
+
+    assert "BATCH_IDLE_DURATION" not in environment_of(stage)
+    assert managers(stage) == {"pulumi-kubernetes-joiner"}
+    stage.destroy()
 
 
 def kill_move_of_node_role(stage: Stage) -> None:
