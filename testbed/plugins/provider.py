@@ -130,12 +130,12 @@ class Provider(ABC):
     def check(self, proposal: Proposal) -> Checked:
         """Return the inputs with defaults, and the faults found in them."""
 
-    def compared(self, type_: str, state: Bag, old: Bag) -> Bag:
-        """Return what the new inputs are compared with: by default the old inputs.
+    def baseline(self, type_: str, state: Bag, old: Bag, new: Bag) -> Bag:
+        """Return what the new inputs are compared with: by default, the old inputs.
 
         `state` are the outputs in the state, which have more properties than the program set.
         """
-        del type_, state
+        del type_, state, new
         return old
 
     @abstractmethod

@@ -100,7 +100,8 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: Any, context: Any) -> Any:
         with _translated(context):
             old, new = plain(decode_bag(request.old_inputs)), plain(decode_bag(request.news))
-            old = self._provider.compared(request.type, plain(decode_bag(request.olds)), old)
+            state = plain(decode_bag(request.olds))
+            old = self._provider.baseline(request.type, state, old, new)
             for key in new.get(DEFAULTS) or []:
                 # An imported resource never had its defaults as inputs.
                 if key not in old and key in new:

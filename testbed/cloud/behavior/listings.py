@@ -1,8 +1,9 @@
-"""List operations that moto answers, with AWS's paging and eventual consistency.
+"""List operations that moto answers, with AWS's paging, filters and eventual consistency.
 
 moto returns most listings whole, or in pages of its own size. If a test sets a smaller page
-size (`World.largest_page`), or a resource is not visible yet (`visible_after`), this module reads
-the listing from moto to its end and pages the result itself.
+size (`World.largest_page`), a resource is not visible yet (`visible_after`), or moto ignores the
+filters by tags (`IGNORED`), this module reads the listing from moto to its end, and filters and
+pages the result itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from urllib.parse import parse_qsl, urlencode
 from botocore.exceptions import UnknownServiceError
 from botocore.loaders import Loader
 
-from testbed.cloud.protocol.filters import page
+from testbed.cloud.protocol.filters import page, select_by
 from testbed.cloud.protocol.wire import Call, Response, read_result, write_result
 from testbed.cloud.state.world import World
 
@@ -32,6 +33,9 @@ NAMED_BY: Final[Mapping[str, str]] = {
     "Vpcs": "VpcId",
 }
 """Key of a listing → key in its items that names a resource that may not be visible yet."""
+
+IGNORED: Final = frozenset({"DescribeEgressOnlyInternetGateways", "DescribeNatGateways"})
+"""Operations whose filters by tags moto ignores."""
 
 WHOLE: Final = 1000
 """Page size if the caller sets none."""
@@ -67,9 +71,21 @@ def paging(service: str, operation: str) -> Paging | None:
 
 def concern(world: World, call: Call) -> Paging | None:
     """Return the paging parameters of a call that this module pages, or None if moto answers it."""
-    if not (world.unseen or call.largest_page):
+    if not (world.unseen or call.largest_page or _tag_filters(call)):
         return None
     return paging(call.service, call.operation)
+
+
+def _tag_filters(call: Call) -> list[Mapping[str, Any]]:
+    """Return the filters by tags that moto ignores."""
+    if call.operation not in IGNORED:
+        return []
+    given = call.get("Filters") or call.get("Filter") or []
+    return [each for each in given if each["Name"].startswith("tag")]
+
+
+def _tags(item: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in item.get("Tags") or ()}
 
 
 def answer(world: World, call: Call, how: Paging, body: bytes, ask: Ask) -> Response:
@@ -91,7 +107,8 @@ def answer(world: World, call: Call, how: Paging, body: bytes, ask: Ask) -> Resp
         if not token:
             break
     name = NAMED_BY.get(how.listing)
-    seen = [each for each in items if name is None or world.is_seen(each[name])]
+    found = select_by(items, _tag_filters(call), attributes={}, tags=_tags)
+    seen = [each for each in found if name is None or world.is_seen(each[name])]
     size = int(call.get(how.limit) or WHOLE) if how.limit else WHOLE
     listed, rest = page(seen, call, default=size, token=call.get(how.token))
     result |= {how.listing: list(listed), how.next_token: rest}

@@ -18,7 +18,7 @@ NOUNS_OF_MOTO = re.compile(
     r"[A-Z][a-z]+(Default)?("
     r"Vpcs?|VpcAttribute|VpcCidrBlock|VpcEndpoints?|Subnets?|SubnetAttribute|SubnetCidrBlock"
     r"|SecurityGroups?|SecurityGroupRules|SecurityGroupIngress|SecurityGroupEgress"
-    r"|RouteTables?|Routes?|InternetGateways?|NatGateways?|NetworkAcls?|NetworkAclEntry"
+    r"|RouteTables?|Routes?|(EgressOnly)?InternetGateways?|NatGateways?|NetworkAcls?|NetworkAclEntry"
     r"|Address(es)?|AvailabilityZones|Regions|KeyPairs?|DhcpOptions|AccountAttributes"
     r"|ManagedPrefixLists?|PrefixLists)"
 )

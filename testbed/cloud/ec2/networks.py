@@ -216,6 +216,7 @@ REFUSALS: Final[Mapping[tuple[str, str], Callable[[World, Call], None]]] = {
 """(service, operation) → function that raises AwsError if EC2 refuses the call."""
 
 DELETES: Final = {
+    "DeleteEgressOnlyInternetGateway": "EgressOnlyInternetGatewayId",
     "DeleteInternetGateway": "InternetGatewayId",
     "DeleteNatGateway": "NatGatewayId",
     "DeleteRouteTable": "RouteTableId",

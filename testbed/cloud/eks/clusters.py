@@ -51,14 +51,12 @@ Record = dict[str, Any]
 
 
 def _role(world: World, arn: str, service: str) -> Any:
-    """Return a role that trusts a service. Raises AwsError if there is none."""
-    trusted, role = f"{service}.amazonaws.com", find_role(world, arn)
-    if role is not None and trusted in str(role.assume_role_policy_document):
-        return role
-    raise invalid(f"The role {arn} is not there, or does not trust {trusted}")
-
-
-# ---------------------------------------------------------------- clusters
+    """Return a role that trusts a service, None if there is none."""
+    role = find_role(world, arn)
+    is_trusted = role is not None and f"{service}.amazonaws.com" in str(
+        role.assume_role_policy_document
+    )
+    return role if is_trusted else None
 
 
 @operation("eks", "CreateCluster")
@@ -73,6 +71,11 @@ def create_cluster(world: World, call: Call) -> Mapping[str, Any]:
     if version != world.cluster.version:
         raise invalid(f"unsupported Kubernetes version {version}")
     role = _role(world, call.require("roleArn"), "eks")
+    if role is None:
+        raise invalid(
+            f"Role with arn: {call.require('roleArn')}, could not be assumed because it does not "
+            "exist or the trusted entity is not correct"
+        )
     subnets = _subnets_for_control_plane(world, call.require("resourcesVpcConfig"))
     made = service.seed(
         world,
@@ -183,6 +186,31 @@ def update_cluster_config(world: World, call: Call) -> Mapping[str, Any]:
     return update_answer("ConfigUpdate")
 
 
+@operation("eks", "UpdateClusterVersion")
+def update_cluster_version(world: World, call: Call) -> Mapping[str, Any]:
+    """Change the Kubernetes version that the cluster names, at once."""
+    cluster(world, call.require("name"))["version"] = call.require("version")
+    return update_answer("VersionUpdate")
+
+
+@operation("eks", "AssociateEncryptionConfig")
+def associate_encryption_config(world: World, call: Call) -> Mapping[str, Any]:
+    """Encrypt the Secrets of a cluster with a key, at once. Raises AwsError if they have one."""
+    described = cluster(world, call.require("clusterName"))
+    if described.get("encryptionConfig"):
+        raise invalid("Cluster already has EncryptionConfig associated with it")
+    described["encryptionConfig"] = list(call.require("encryptionConfig"))
+    return update_answer("AssociateEncryptionConfig")
+
+
+@operation("eks", "DescribeUpdate")
+def describe_update(world: World, call: Call) -> Mapping[str, Any]:
+    """Describe an update, which took effect at once."""
+    cluster(world, call.require("name"))
+    answer = update_answer("ConfigUpdate")
+    return {"update": {**answer["update"], "id": call.require("updateId")}}
+
+
 # ---------------------------------------------------------------- node groups, Fargate
 
 
@@ -241,6 +269,11 @@ def _let_in(world: World, owner: str, role_arn: str, kind: str) -> None:
 def create_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
     """Create a node group; its nodes are the testbed's own system nodes, which run anyway."""
     role = _role(world, call.require("nodeRole"), "ec2")
+    if role is None:
+        raise invalid(
+            "Following required service principals [ec2.amazonaws.com] were not found in the "
+            f"trust relationships of nodeRole {call.require('nodeRole')}"
+        )
     made = _make(
         world,
         call,
@@ -314,6 +347,11 @@ def list_nodegroups(world: World, call: Call) -> Mapping[str, Any]:
 def create_fargate_profile(world: World, call: Call) -> Mapping[str, Any]:
     """Create a Fargate profile. Raises AwsError for a subnet that is not private."""
     role = _role(world, call.require("podExecutionRoleArn"), "eks-fargate-pods")
+    if role is None:
+        raise invalid(
+            "Misconfigured PodExecutionRole Trust Policy; Please add the "
+            "eks-fargate-pods.amazonaws.com Service Principal"
+        )
     for identity in call.get("subnets", []):
         if addresses.subnet(world, identity).map_public_ip_on_launch:
             raise invalid(f"Subnet {identity} provided in Fargate Profile is not a private subnet")

@@ -43,7 +43,18 @@ def select(
     `tags` returns a value's tags. Raises AwsError (InvalidParameterValue) for a filter that the
     operation does not support.
     """
-    tests = [_test(item, attributes, tags) for item in call.get("Filters", [])]
+    return select_by(values, call.get("Filters", []), attributes=attributes, tags=tags)
+
+
+def select_by(
+    values: Iterable[T],
+    filters: Iterable[Mapping[str, Any]],
+    *,
+    attributes: Mapping[str, Attribute[T]],
+    tags: Callable[[T], Mapping[str, str]] | None = None,
+) -> list[T]:
+    """Return the values that match every filter, as `select` does."""
+    tests = [_test(item, attributes, tags) for item in filters]
     return [value for value in values if all(test(value) for test in tests)]
 
 

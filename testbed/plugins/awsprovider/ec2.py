@@ -18,6 +18,7 @@ class Tag(Resource):
     source = "ec2/tag_gen.go"
     service = "ec2"
     fixed = ("resourceId", "key")
+    settling_seconds = 0.0
 
     def create(self, inputs: Bag) -> str:
         self._put(inputs)
@@ -38,8 +39,10 @@ class Tag(Resource):
         self._put(new)
 
     def delete(self, identity: str, state: Bag) -> None:
+        # With its value: a tag whose value others have changed stays.
         resource, key = identity.split(",", 1)
-        self.api.delete_tags(Resources=[resource], Tags=[{"Key": key}])
+        tag = {"Key": key, "Value": state["value"]}
+        self.api.delete_tags(Resources=[resource], Tags=[tag])
 
 
 def get_subnet(session: Session, arguments: Mapping[str, Any]) -> Bag:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, api_arguments, change_tags
-from testbed.plugins.awsprovider.session import Session
+from testbed.plugins.awsprovider.session import Session, unless_gone
 from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 
 ADDON_SECONDS: Final = 20 * 60
+ADDON_DELETION_SECONDS: Final = 40 * 60
 ADDON_POLL_SECONDS: Final = 0.5
 
 
@@ -20,6 +21,12 @@ class EksResource(Resource):
 
     service = "eks"
     is_taggable = True
+    settling_seconds = 0.0
+
+    @staticmethod
+    def new_tags(inputs: Bag) -> dict[str, Any]:
+        """Return the argument that tags a new resource; EKS refuses empty tags."""
+        return {"tags": inputs["tags"]} if inputs.get("tags") else {}
 
     def change_tags_at(self, arn: str, old: Bag, new: Bag) -> None:
         """Change the tags of the resource `arn` from those of old inputs to those of new ones."""
@@ -68,12 +75,14 @@ class AccessEntry(DescribedResource):
     fixed = ("clusterName", "principalArn", "type")
     computed = ("accessEntryArn", "createdAt", "modifiedAt", "userName", "kubernetesGroups")
     defaults = {"type": "STANDARD"}
+    sticky = ("kubernetesGroups",)
+    retried = ("The specified principalArn is invalid: invalid principal",)
     noun, answer, arn = "access_entry", "accessEntry", "accessEntryArn"
     keys = ("clusterName", "principalArn")
 
     def create(self, inputs: Bag) -> str:
         self.api.create_access_entry(
-            tags=inputs.get("tags") or {},
+            **self.new_tags(inputs),
             **api_arguments(inputs, *self.keys, "type", "kubernetesGroups", username="userName"),
         )
         return f"{inputs['clusterName']}:{inputs['principalArn']}"
@@ -93,11 +102,12 @@ class AccessEntry(DescribedResource):
         }
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
-        self.api.update_access_entry(
-            **self.place(identity),
-            kubernetesGroups=new.get("kubernetesGroups") or [],
-            **api_arguments(new, username="userName"),
-        )
+        if any(old.get(key) != new.get(key) for key in ("kubernetesGroups", "userName")):
+            self.api.update_access_entry(
+                **self.place(identity),
+                kubernetesGroups=new.get("kubernetesGroups") or [],
+                **api_arguments(new, username="userName"),
+            )
         super().update(identity, old, new)
 
 
@@ -146,11 +156,12 @@ class PodIdentityAssociation(EksResource):
     source = "eks/pod_identity_association.go"
     fixed = ("clusterName", "namespace", "serviceAccount")
     computed = ("associationArn", "associationId", "externalId")
+    retried = ("Role provided in the request does not exist",)
     SETTINGS: Final = ("roleArn", "targetRoleArn", "disableSessionTags")
 
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_pod_identity_association(
-            tags=inputs.get("tags") or {},
+            **self.new_tags(inputs),
             **api_arguments(inputs, *self.fixed, *self.SETTINGS),
         )
         return str(answer["association"]["associationId"])
@@ -196,23 +207,39 @@ class Addon(DescribedResource):
 
     def create(self, inputs: Bag) -> str:
         self.api.create_addon(
-            tags=inputs.get("tags") or {},
+            **self.new_tags(inputs),
             **api_arguments(
                 inputs, *self.keys, *self.SETTINGS, resolveConflicts="resolveConflictsOnCreate"
             ),
         )
-        identity = f"{inputs['clusterName']}:{inputs['addonName']}"
-        self._wait(identity)
-        return identity
+        return f"{inputs['clusterName']}:{inputs['addonName']}"
 
-    def _wait(self, identity: str) -> None:
-        end = time.monotonic() + ADDON_SECONDS
-        while (status := self.describe(identity)["status"]) in ("CREATING", "UPDATING"):
+    def complete(self, identity: str, inputs: Bag) -> None:
+        # Also while the add-on is degraded, as without a ready node.
+        self._wait(identity, while_=("CREATING", "DEGRADED"), until="ACTIVE")
+
+    def _wait(
+        self,
+        identity: str,
+        *,
+        while_: tuple[str, ...],
+        until: str | None,
+        seconds: float | None = None,
+    ) -> None:
+        """Wait until the add-on has a status; None is the status of a deleted one."""
+        end = time.monotonic() + (ADDON_SECONDS if seconds is None else seconds)
+        while (status := self._status(identity)) in while_:
             if time.monotonic() > end:
-                raise ProviderError(f"EKS add-on {identity} is still {status}")
+                raise ProviderError(f"waiting for EKS Add-On ({identity}): timeout, is {status}")
             time.sleep(ADDON_POLL_SECONDS)
-        if status not in ("ACTIVE", "DEGRADED"):
-            raise ProviderError(f"EKS add-on {identity} is {status}")
+        if status != until:
+            raise ProviderError(
+                f"waiting for EKS Add-On ({identity}): unexpected state '{status}', "
+                f"wanted target '{until or ''}'"
+            )
+
+    def _status(self, identity: str) -> str | None:
+        return unless_gone(lambda: str(self.describe(identity)["status"]))
 
     def read(self, identity: str, state: Bag) -> Bag | None:
         addon = self.describe(identity)
@@ -231,11 +258,12 @@ class Addon(DescribedResource):
             conflicts = {"resolveConflicts": "resolveConflictsOnUpdate"}
             changed = api_arguments(new, *self.SETTINGS, **conflicts)
             self.api.update_addon(**self.place(identity), **changed)
-            self._wait(identity)
+            self._wait(identity, while_=("UPDATING", "DEGRADED"), until="ACTIVE")
         super().update(identity, old, new)
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_addon(**self.place(identity), preserve=bool(state.get("preserve")))
+        self._wait(identity, while_=("DELETING",), until=None, seconds=ADDON_DELETION_SECONDS)
 
 
 UNUSED_CLUSTER_BLOCKS: Final = (

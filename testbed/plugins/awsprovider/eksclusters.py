@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.plugins.awsprovider.eks import DescribedResource
@@ -9,6 +10,7 @@ from testbed.plugins.awsprovider.networks import wait
 from testbed.plugins.awsprovider.resourcetype import api_arguments
 from testbed.plugins.awsprovider.session import unless_gone
 from testbed.plugins.codec import Bag
+from testbed.plugins.differences import lies_under
 
 
 class SlowEksResource(DescribedResource):
@@ -35,7 +37,6 @@ class Cluster(SlowEksResource):
     fixed = (
         "accessConfig.bootstrapClusterCreatorAdminPermissions",
         "bootstrapSelfManagedAddons",
-        "encryptionConfig",
         "kubernetesNetworkConfig.ipFamily",
         "kubernetesNetworkConfig.serviceIpv4Cidr",
         "name",
@@ -48,6 +49,14 @@ class Cluster(SlowEksResource):
         "version",
     )  # fmt: skip
     defaults = {"bootstrapSelfManagedAddons": True}
+    sticky = ("vpcConfig.publicAccessCidrs",)
+    retried = (
+        "does not exist",
+        "Error in role params",
+        "Role could not be assumed because the trusted entity is not correct",
+        "The provided role doesn't have the Amazon EKS Managed Policies associated with it",
+        "IAM role's policy must include",
+    )
     blocks = {
         "accessConfig": (),
         "kubernetesNetworkConfig": ("serviceIpv4Cidr",),
@@ -64,13 +73,22 @@ class Cluster(SlowEksResource):
     )  # fmt: skip
     CONFIGURED: Final = ("deletionProtection", "upgradePolicy", "zonalShiftConfig")
     """The inputs that `UpdateClusterConfig` takes as they are."""
+    ENDPOINT: Final = ("endpointPrivateAccess", "endpointPublicAccess", "publicAccessCidrs")
+    PLACES: Final = ("subnetIds", "securityGroupIds")
+
+    @classmethod
+    def replaces(cls, path: str, old: Bag, new: Bag) -> bool:
+        # The encryption cannot be removed. Another key is not sent to EKS.
+        if lies_under(path, ("encryptionConfig",)):
+            return bool(old.get("encryptionConfig")) and not new.get("encryptionConfig")
+        return super().replaces(path, old, new)
 
     def create(self, inputs: Bag) -> str:
         access = api_arguments(inputs.get("accessConfig"), *self.ACCESS)
         encryption = inputs.get("encryptionConfig")
         answer = self.api.create_cluster(
             resourcesVpcConfig=api_arguments(inputs["vpcConfig"], *self.NETWORK),
-            tags=inputs.get("tags") or {},
+            **self.new_tags(inputs),
             **({"accessConfig": access} if access else {}),
             **({"encryptionConfig": [encryption]} if encryption else {}),
             **self._logging(inputs),
@@ -113,21 +131,53 @@ class Cluster(SlowEksResource):
         }
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
-        if old.get("vpcConfig") != new["vpcConfig"]:
-            self.api.update_cluster_config(
-                name=identity, resourcesVpcConfig=api_arguments(new["vpcConfig"], *self.NETWORK)
-            )
-        if old.get("accessConfig") != new.get("accessConfig") and new.get("accessConfig"):
-            mode = {"authenticationMode": new["accessConfig"]["authenticationMode"]}
-            self.api.update_cluster_config(name=identity, accessConfig=mode)
-        changed = {key for key in self.CONFIGURED if old.get(key) != new.get(key)}
-        changes = [{key: new[key]} for key in sorted(changed & new.keys())]
-        if self._logging(old) != self._logging(new):
-            changes.append(self._logging(new))
-        # EKS accepts one type of change per call.
-        for change in changes:
-            self.api.update_cluster_config(name=identity, **change)
+        if new.get("version") and old.get("version") != new["version"]:
+            answer = self.api.update_cluster_version(name=identity, version=new["version"])
+            self._wait_for_update(identity, answer)
+        before, after = self._configurations(old), self._configurations(new)
+        for name in after:
+            if name == "encryptionConfig":
+                self._encrypt(identity, old, new)
+            elif after[name] and before[name] != after[name]:
+                answer = self.api.update_cluster_config(name=identity, **after[name])
+                self._wait_for_update(identity, answer)
         super().update(identity, old, new)
+
+    def _configurations(self, inputs: Bag) -> dict[str, dict[str, Any]]:
+        """Return the arguments of one update each, in the real provider's order.
+
+        EKS accepts one type of change per call.
+        """
+        access = api_arguments(inputs.get("accessConfig"), "authenticationMode")
+        network = inputs.get("vpcConfig")
+        endpoint, places = (api_arguments(network, *each) for each in (self.ENDPOINT, self.PLACES))
+        return {
+            "accessConfig": {"accessConfig": access} if access else {},
+            "deletionProtection": api_arguments(inputs, "deletionProtection"),
+            "encryptionConfig": {},
+            "logging": self._logging(inputs),
+            "upgradePolicy": api_arguments(inputs, "upgradePolicy"),
+            "endpoint": {"resourcesVpcConfig": endpoint} if endpoint else {},
+            "subnets": {"resourcesVpcConfig": places} if places else {},
+            "zonalShiftConfig": api_arguments(inputs, "zonalShiftConfig"),
+        }
+
+    def _encrypt(self, identity: str, old: Bag, new: Bag) -> None:
+        if new.get("encryptionConfig") and not old.get("encryptionConfig"):
+            answer = self.api.associate_encryption_config(
+                clusterName=identity, encryptionConfig=[new["encryptionConfig"]]
+            )
+            self._wait_for_update(identity, answer)
+
+    def _wait_for_update(self, identity: str, answer: Mapping[str, Any]) -> None:
+        update = answer["update"]["id"]
+        wait(
+            lambda: str(
+                self.api.describe_update(name=identity, updateId=update)["update"]["status"]
+            ),
+            until="Successful",
+            what=f"update {update} of cluster {identity}",
+        )
 
 
 class NodeGroup(SlowEksResource):
@@ -155,7 +205,7 @@ class NodeGroup(SlowEksResource):
             nodegroupName=inputs["nodeGroupName"],
             nodeRole=inputs["nodeRoleArn"],
             subnets=inputs["subnetIds"],
-            tags=inputs.get("tags") or {},
+            **self.new_tags(inputs),
             scalingConfig=self._scaling_config(inputs),
             updateConfig=self._update_config(inputs),
             taints=inputs.get("taints") or [],
@@ -216,11 +266,12 @@ class FargateProfile(SlowEksResource):
         "clusterName", "fargateProfileName", "podExecutionRoleArn", "selectors", "subnetIds",
     )  # fmt: skip
     computed = ("arn", "status")
+    retried = ("Misconfigured PodExecutionRole Trust Policy",)
 
     def create(self, inputs: Bag) -> str:
         self.api.create_fargate_profile(
             subnets=inputs.get("subnetIds") or [],
-            tags=inputs.get("tags") or {},
+            **self.new_tags(inputs),
             **api_arguments(inputs, *self.keys, "podExecutionRoleArn", "selectors"),
         )
         return f"{inputs['clusterName']}:{inputs['fargateProfileName']}"

@@ -13,6 +13,7 @@ from testbed.plugins.awsprovider.resourcetype import (
     to_tag_list,
 )
 from testbed.plugins.codec import Bag
+from testbed.plugins.provider import ProviderError
 
 DEFAULT_BUS: Final = "default"
 
@@ -115,9 +116,14 @@ class EventTarget(Resource):
             "Arn": inputs["arn"],
             **api_arguments(inputs, Input="input", InputPath="inputPath", RoleArn="roleArn"),
         }
-        self.api.put_targets(
+        answer = self.api.put_targets(
             Rule=inputs["rule"], EventBusName=inputs["eventBusName"], Targets=[target]
         )
+        for failed in answer.get("FailedEntries") or ():
+            raise ProviderError(
+                f"creating EventBridge Target ({failed['TargetId']}): {failed['ErrorCode']}: "
+                f"{failed.get('ErrorMessage', '')}"
+            )
 
     def read(self, identity: str, state: Bag) -> Bag | None:
         place = state if state.get("rule") else self._find(identity)

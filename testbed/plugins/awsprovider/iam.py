@@ -15,8 +15,9 @@ from testbed.plugins.awsprovider.resourcetype import (
     name_of,
     to_tag_list,
 )
-from testbed.plugins.awsprovider.session import Session
+from testbed.plugins.awsprovider.session import Session, unless_gone
 from testbed.plugins.codec import Bag
+from testbed.plugins.provider import ProviderError
 
 POLICY_VERSIONS: Final = 5  # IAM refuses another version of a policy that has this many
 
@@ -36,7 +37,7 @@ class Role(IamResource):
     is_taggable = True
     automatic_name = "name"
     fixed = ("name", "namePrefix", "path")
-    computed = ("arn", "uniqueId", "createDate")
+    computed = ("arn", "uniqueId", "createDate", "managedPolicyArns")
     defaults = {"forceDetachPolicies": False, "maxSessionDuration": 3600, "path": "/"}
     documents = ("assumeRolePolicy",)
 
@@ -60,7 +61,14 @@ class Role(IamResource):
             self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        return role_properties(self.api.get_role(RoleName=identity)["Role"])
+        role = role_properties(self.api.get_role(RoleName=identity)["Role"])
+        # Those of other resources, too: a refresh after the first `up` shows them as a change.
+        return {**role, "managedPolicyArns": sorted(self._attachments(identity))}
+
+    def _attachments(self, identity: str) -> list[str]:
+        """Return the managed policies of the role."""
+        pages = self.api.get_paginator("list_attached_role_policies").paginate(RoleName=identity)
+        return [policy["PolicyArn"] for page in pages for policy in page["AttachedPolicies"]]
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("assumeRolePolicy") != new["assumeRolePolicy"]:
@@ -96,14 +104,10 @@ class Role(IamResource):
         holding = self.api.list_instance_profiles_for_role(RoleName=identity)["InstanceProfiles"]
         for name in [profile["InstanceProfileName"] for profile in holding]:
             self.api.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=identity)
-        attached = state.get("managedPolicyArns") or []
+        attached = []
+        if state.get("forceDetachPolicies") or state.get("managedPolicyArns"):
+            attached = self._attachments(identity)  # those of others, too
         if state.get("forceDetachPolicies"):
-            pages = self.api.get_paginator("list_attached_role_policies")
-            attached = [
-                policy["PolicyArn"]
-                for page in pages.paginate(RoleName=identity)
-                for policy in page["AttachedPolicies"]
-            ]
             pages = self.api.get_paginator("list_role_policies").paginate(RoleName=identity)
             for name in [name for page in pages for name in page["PolicyNames"]]:
                 self.api.delete_role_policy(RoleName=identity, PolicyName=name)
@@ -289,6 +293,8 @@ class InstanceProfile(IamResource):
 
     def read(self, identity: str, state: Bag) -> Bag | None:
         profile = self._get(identity)
+        for role in self._roles(profile):
+            self._require(identity, role)
         return {
             "arn": profile["Arn"],
             "name": identity,
@@ -298,6 +304,16 @@ class InstanceProfile(IamResource):
             "role": next(iter(self._roles(profile)), None),
             "tags": from_tag_list(profile.get("Tags")),
         }
+
+    def _require(self, identity: str, role: str) -> None:
+        """Check that a role of the profile exists; remove it from the profile if it does not."""
+        try:
+            self.api.get_role(RoleName=role)
+        except self.api.exceptions.NoSuchEntityException as error:
+            self._remove(identity, role)
+            raise ProviderError(
+                f"reading IAM Role ({role}) attached to IAM Instance Profile ({identity}): {error}"
+            ) from error
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         live = self._roles(self._get(identity))
@@ -311,8 +327,8 @@ class InstanceProfile(IamResource):
         self.retag("instance_profile", old, new, InstanceProfileName=identity)
 
     def delete(self, identity: str, state: Bag) -> None:
-        for role in self._roles(self._get(identity)):
-            self._remove(identity, role)
+        if state.get("role"):
+            unless_gone(lambda: self._remove(identity, state["role"]))
         self.api.delete_instance_profile(InstanceProfileName=identity)
 
 

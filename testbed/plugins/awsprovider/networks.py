@@ -163,18 +163,20 @@ class Vpc(NetworkResource):
     source = "ec2/vpc_.go"
     kind, noun, id_name = "vpc", "Vpc", "VpcId"
     fixed = ("cidrBlock", "ipv4IpamPoolId", "ipv4NetmaskLength", "ipv6IpamPoolId")
-    computed = ("arn", "ownerId")
+    computed = ("arn", "ipv6AssociationId", "ipv6CidrBlock", "ownerId")
     defaults = {"enableDnsSupport": True, "instanceTenancy": "default"}
-    created_with = {"CidrBlock": "cidrBlock", "InstanceTenancy": "instanceTenancy"}
+    created_with = {
+        "AmazonProvidedIpv6CidrBlock": "assignGeneratedIpv6CidrBlock",
+        "CidrBlock": "cidrBlock",
+        "InstanceTenancy": "instanceTenancy",
+    }
     SWITCHES: Final = {
         "enableDnsHostnames": "EnableDnsHostnames",
         "enableDnsSupport": "EnableDnsSupport",
     }
 
     def switch(self, identity: str, old: Bag, new: Bag) -> None:
-        for name, attribute in self.SWITCHES.items():
-            if new.get(name) is not None and old.get(name) != new[name]:
-                self.api.modify_vpc_attribute(VpcId=identity, **{attribute: {"Value": new[name]}})
+        _switch(self.api.modify_vpc_attribute, self.SWITCHES, {"VpcId": identity}, old, new)
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         look, identity = self.api.describe_vpc_attribute, live["VpcId"]
@@ -183,9 +185,33 @@ class Vpc(NetworkResource):
                 name: look(VpcId=identity, Attribute=name)[attribute]["Value"]
                 for name, attribute in self.SWITCHES.items()
             },
+            **_ipv6_block(live),
             "cidrBlock": live["CidrBlock"],
             "instanceTenancy": live["InstanceTenancy"],
         }
+
+
+def _switch(
+    modify: Callable[..., Any],
+    switches: Mapping[str, str],
+    place: Mapping[str, str],
+    old: Bag,
+    new: Bag,
+) -> None:
+    """Change each flag of a resource that differs; EC2 takes one flag per call."""
+    for name, attribute in switches.items():
+        if new.get(name) is not None and old.get(name, False) != new[name]:
+            modify(**place, **{attribute: {"Value": new[name]}})
+
+
+def _ipv6_block(live: Mapping[str, Any]) -> Bag:
+    """Return the properties of a VPC or a subnet that describe its IPv6 addresses."""
+    blocks = live.get("Ipv6CidrBlockAssociationSet") or [{}]
+    of_vpc = {"assignGeneratedIpv6CidrBlock": True} if "CidrBlockAssociationSet" in live else {}
+    if not blocks[0].get("Ipv6CidrBlock"):
+        return {"ipv6CidrBlock": None, "ipv6AssociationId": None, **dict.fromkeys(of_vpc)}
+    block, association = blocks[0]["Ipv6CidrBlock"], blocks[0].get("AssociationId")
+    return {"ipv6CidrBlock": block, "ipv6AssociationId": association, **of_vpc}
 
 
 class Subnet(NetworkResource):
@@ -195,23 +221,26 @@ class Subnet(NetworkResource):
     source = "ec2/vpc_subnet.go"
     kind, noun, id_name = "subnet", "Subnet", "SubnetId"
     fixed = ("availabilityZone", "availabilityZoneId", "cidrBlock", "ipv6Native", "vpcId")
-    computed = ("arn", "availabilityZoneId", "ownerId")
-    defaults = {"mapPublicIpOnLaunch": False}
+    computed = ("arn", "availabilityZoneId", "ipv6AssociationId", "ipv6CidrBlock", "ownerId")
+    defaults = {"assignIpv6AddressOnCreation": False, "mapPublicIpOnLaunch": False}
     created_with = {
         "VpcId": "vpcId",
         "CidrBlock": "cidrBlock",
+        "Ipv6CidrBlock": "ipv6CidrBlock",
         "AvailabilityZone": "availabilityZone",
+    }
+    SWITCHES: Final = {
+        "assignIpv6AddressOnCreation": "AssignIpv6AddressOnCreation",
+        "mapPublicIpOnLaunch": "MapPublicIpOnLaunch",
     }
 
     def switch(self, identity: str, old: Bag, new: Bag) -> None:
-        is_public = new["mapPublicIpOnLaunch"]
-        if old.get("mapPublicIpOnLaunch", False) != is_public:
-            self.api.modify_subnet_attribute(
-                SubnetId=identity, MapPublicIpOnLaunch={"Value": is_public}
-            )
+        _switch(self.api.modify_subnet_attribute, self.SWITCHES, {"SubnetId": identity}, old, new)
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         return {
+            **_ipv6_block(live),
+            "assignIpv6AddressOnCreation": live.get("AssignIpv6AddressOnCreation", False),
             "availabilityZone": live["AvailabilityZone"],
             "availabilityZoneId": live["AvailabilityZoneId"],
             "cidrBlock": live["CidrBlock"],
@@ -346,18 +375,36 @@ class Route(Resource):
     service = "ec2"
     fixed = ("destinationCidrBlock", "destinationIpv6CidrBlock", "routeTableId")
     computed = ("origin", "state")
-    TARGETS: Final = {"gatewayId": "GatewayId", "natGatewayId": "NatGatewayId"}
+    TARGETS: Final = {
+        "egressOnlyGatewayId": "EgressOnlyInternetGatewayId",
+        "gatewayId": "GatewayId",
+        "natGatewayId": "NatGatewayId",
+    }
+    DESTINATIONS: Final = {
+        "destinationCidrBlock": "DestinationCidrBlock",
+        "destinationIpv6CidrBlock": "DestinationIpv6CidrBlock",
+    }
+    exclusive = (("destinationCidrBlock", "destinationIpv6CidrBlock"),)
 
     def create(self, inputs: Bag) -> str:
         self.api.create_route(**self._arguments(inputs))
-        destination = hashlib.sha256(inputs["destinationCidrBlock"].encode()).hexdigest()[:8]
-        return f"r-{inputs['routeTableId']}{destination}"
+        (destination,) = self._place(inputs).values()
+        digest = hashlib.sha256(destination.encode()).hexdigest()[:8]
+        return f"r-{inputs['routeTableId']}{digest}"
+
+    def _place(self, inputs: Bag) -> dict[str, str]:
+        """Return the argument that names the route in its table: an IPv4 or an IPv6 block."""
+        return {
+            argument: inputs[name]
+            for name, argument in self.DESTINATIONS.items()
+            if inputs.get(name)
+        }
 
     def _arguments(self, inputs: Bag) -> dict[str, Any]:
         targets = {argument: name for name, argument in self.TARGETS.items()}
         return {
             "RouteTableId": inputs["routeTableId"],
-            "DestinationCidrBlock": inputs["destinationCidrBlock"],
+            **self._place(inputs),
             **api_arguments(inputs, **targets),
         }
 
@@ -365,10 +412,10 @@ class Route(Resource):
         table = state["routeTableId"]
         (found,) = self.api.describe_route_tables(RouteTableIds=[table])["RouteTables"]
         for route in found["Routes"]:
-            if route.get("DestinationCidrBlock") == state["destinationCidrBlock"]:
+            if self._place(state).items() <= route.items():
                 return {
                     "routeTableId": table,
-                    "destinationCidrBlock": route["DestinationCidrBlock"],
+                    **{name: route.get(key) or None for name, key in self.DESTINATIONS.items()},
                     "origin": route.get("Origin"),
                     "state": route.get("State"),
                     **{name: route.get(key) or None for name, key in self.TARGETS.items()},
@@ -379,9 +426,7 @@ class Route(Resource):
         self.api.replace_route(**self._arguments(new))
 
     def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_route(
-            RouteTableId=state["routeTableId"], DestinationCidrBlock=state["destinationCidrBlock"]
-        )
+        self.api.delete_route(RouteTableId=state["routeTableId"], **self._place(state))
 
 
 class RouteTableAssociation(Resource):
@@ -484,6 +529,25 @@ class VpcEndpoint(SlowResource):
         "SecurityGroupIds": "securityGroupIds",
         "SubnetIds": "subnetIds",
     }
+
+    SETS: Final = {
+        "routeTableIds": "RouteTableIds",
+        "securityGroupIds": "SecurityGroupIds",
+        "subnetIds": "SubnetIds",
+    }
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        changes: dict[str, Any] = {}
+        for name, argument in self.SETS.items():
+            before, after = set(old.get(name) or ()), set(new.get(name) or ())
+            changes |= {f"Add{argument}": sorted(after - before)} if after - before else {}
+            changes |= {f"Remove{argument}": sorted(before - after)} if before - after else {}
+        if old.get("privateDnsEnabled") != new.get("privateDnsEnabled"):
+            changes["PrivateDnsEnabled"] = bool(new.get("privateDnsEnabled"))
+        if changes:
+            self.api.modify_vpc_endpoint(VpcEndpointId=identity, **changes)
+            self.wait_until("available", identity)
+        super().update(identity, old, new)
 
     def properties(self, live: Mapping[str, Any]) -> Bag:
         groups = [each["GroupId"] for each in live.get("Groups") or []]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
@@ -25,8 +25,8 @@ from testbed.plugins.awsprovider import (
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, canonical
 from testbed.plugins.awsprovider.session import Session, translated, unless_gone
 from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown, plain
-from testbed.plugins.differences import lies_under
 from testbed.plugins.naming import DEFAULTS, is_default, name_automatically, set_default
+from testbed.plugins.paths import get_at, with_value, without
 from testbed.plugins.provider import (
     Checked,
     Created,
@@ -50,8 +50,8 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     for token, function in module.FUNCTIONS.items()
 }
 
-SETTLING_SECONDS: Final = 120.0
-"""Longest wait for eventual consistency, in seconds, as in the real provider.
+PROPAGATION_SECONDS: Final = 120.0
+"""How long a creation is retried while EKS does not see a new role, as in the real provider.
 
 Source: `propagationTimeout` in terraform-provider-aws, `internal/service/{eks,iam}`.
 """
@@ -113,7 +113,14 @@ class AwsProvider(Provider):
         return Checked(inputs, wrong or _canonicalize(inputs, kind.documents))
 
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
-        return lies_under(path, (*_kind(type_).fixed, "region"))
+        return _kind(type_).replaces(path, old, new)
+
+    def baseline(self, type_: str, state: Bag, old: Bag, new: Bag) -> Bag:
+        kept = old
+        for path in _kind(type_).sticky:
+            if get_at(new, path) is None:
+                kept = without(kept, path)
+        return kept
 
     def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
         # Two resources cannot have the same explicit name at once.
@@ -137,10 +144,10 @@ class AwsProvider(Provider):
     def create(self, work: Work, inputs: Bag) -> Created:
         resource = self._resource(work.type, inputs)
         with translated():
-            identity = self._patiently(lambda: resource.create(inputs))
+            identity = self._patiently(resource, inputs)
         try:
             resource.complete(identity, inputs)
-        except ClientError as error:
+        except (ClientError, ProviderError) as error:
             outputs = _with_all_tags(type(resource), _public(inputs))
             raise PartialFailureError(identity, outputs, [str(error)]) from error
         return Created(identity, self._outputs(resource, identity, inputs))
@@ -155,8 +162,12 @@ class AwsProvider(Provider):
 
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
         resource = self._resource(work.type, new)
+        whole = new
+        for path in resource.sticky:
+            if get_at(new, path) is None:
+                whole = with_value(whole, path, get_at(state, path))
         with translated():
-            resource.update(work.identity, old, new)
+            resource.update(work.identity, old, whole)
         return self._outputs(resource, work.identity, {**_public(state), **_public(new)})
 
     def delete(self, work: Work, state: Bag) -> None:
@@ -169,14 +180,14 @@ class AwsProvider(Provider):
         with translated():
             return FUNCTIONS[function](self.session, arguments)
 
-    def _patiently(self, create: Callable[[], str]) -> str:
+    def _patiently(self, resource: Resource, inputs: Bag) -> str:
         """Create a resource; retry while EKS does not see a role that is new in IAM."""
-        end = time.monotonic() + SETTLING_SECONDS
+        end = time.monotonic() + PROPAGATION_SECONDS
         while True:
             try:
-                return create()
+                return resource.create(inputs)
             except ClientError as error:
-                if not _waits_for_role(error) or time.monotonic() > end:
+                if not _is_retried(resource, error) or time.monotonic() > end:
                     raise
             self.cancelled.wait(SETTLING_POLL_SECONDS)
 
@@ -194,20 +205,19 @@ class AwsProvider(Provider):
 
     def _outputs(self, resource: Resource, identity: str, known: Bag) -> Bag:
         live = self._live(resource, identity, known)
-        end = time.monotonic() + SETTLING_SECONDS
+        end = time.monotonic() + resource.settling_seconds
         while live is None and time.monotonic() < end:
             self.cancelled.wait(SETTLING_POLL_SECONDS)
             live = self._live(resource, identity, known)
         if live is None:
-            raise ProviderError(f"{resource.token} {identity} disappeared while it was being made")
+            raise ProviderError(f"reading {resource.token} ({identity}): empty result")
         return _with_all_tags(type(resource), {**_public(known), **live})
 
 
-def _waits_for_role(error: ClientError) -> bool:
+def _is_retried(resource: Resource, error: ClientError) -> bool:
     said = error.response["Error"]
-    words = ("invalid principal", "does not exist", "is not there, or does not trust")
     return said["Code"] == "InvalidParameterException" and any(
-        each in said["Message"] for each in words
+        each in said["Message"] for each in resource.retried
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag
+from testbed.plugins.differences import lies_under
 from testbed.plugins.provider import ProviderError
 
 Function = Callable[[Session, Mapping[str, Any]], Bag]
@@ -49,6 +50,12 @@ class Resource(ABC):
     """The default values of the real provider, by input."""
     documents: ClassVar[tuple[str, ...]] = ()
     """The inputs that are JSON documents and are compared by meaning."""
+    sticky: ClassVar[tuple[str, ...]] = ()
+    """The inputs whose removal is no change: the real provider sends the value of the state."""
+    retried: ClassVar[tuple[str, ...]] = ()
+    """Texts of errors (InvalidParameterException) for which the creation is retried."""
+    settling_seconds: ClassVar[float] = 120.0
+    """How long AWS may take to show a new resource; 0 if the first read must find it."""
 
     def __init__(self, session: Session, region: str | None = None) -> None:
         self.session = session
@@ -58,6 +65,12 @@ class Resource(ABC):
     def api(self) -> Any:
         """The boto3 client of the service, in the resource's region."""
         return self.session.client(self.service, self.region)
+
+    @classmethod
+    def replaces(cls, path: str, old: Bag, new: Bag) -> bool:
+        """Return whether a change at a path forces a replacement."""
+        del old, new
+        return lies_under(path, (*cls.fixed, "region"))
 
     @abstractmethod
     def create(self, inputs: Bag) -> str:

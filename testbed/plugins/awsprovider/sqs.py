@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
+
+from botocore.exceptions import ClientError
 
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
@@ -12,8 +15,9 @@ from testbed.plugins.awsprovider.resourcetype import (
     change_tags,
     name_of,
 )
-from testbed.plugins.awsprovider.session import Session
+from testbed.plugins.awsprovider.session import Session, unless_gone
 from testbed.plugins.codec import Bag
+from testbed.plugins.provider import ProviderError
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
     "delaySeconds": "DelaySeconds",
@@ -36,6 +40,16 @@ FLAGS: Final = frozenset({"fifoQueue", "sqsManagedSseEnabled"})
 DOCUMENTS: Final = ("policy", "redriveAllowPolicy", "redrivePolicy")
 
 
+RECENTLY_DELETED: Final = "QueueDeletedRecently"
+NAME_SECONDS: Final = 90.0
+"""How long a creation is retried while the name of a deleted queue is not free."""
+STABLE_READS: Final = 6
+GONE_READS: Final = 15
+"""Equal reads for which the real provider waits after a creation and a deletion. It waits 5 s and
+3 s between them, so that a creation takes 30 s and a deletion 45 s. Here the time is compressed."""
+POLL_SECONDS: Final = 0.01
+
+
 class Queue(Resource):
     """`aws.sqs.Queue`."""
 
@@ -48,6 +62,7 @@ class Queue(Resource):
     fixed = ("name", "namePrefix", "fifoQueue")
     exclusive = (("kmsMasterKeyId", "sqsManagedSseEnabled"),)
     computed = ("arn", "url")
+    settling_seconds = 20.0
     defaults = {
         "delaySeconds": 0,
         "fifoQueue": False,
@@ -63,10 +78,32 @@ class Queue(Resource):
             for name, attribute in ATTRIBUTES.items()
             if inputs.get(name) is not None and (name != "fifoQueue" or inputs[name])
         }
-        answer = self.api.create_queue(
-            QueueName=name_of(inputs), Attributes=attributes, tags=inputs.get("tags") or {}
-        )
-        return str(answer["QueueUrl"])
+        name, end = name_of(inputs), time.monotonic() + NAME_SECONDS
+        while True:
+            try:
+                answer = self.api.create_queue(
+                    QueueName=name, Attributes=attributes, tags=inputs.get("tags") or {}
+                )
+            except ClientError as error:
+                is_late = time.monotonic() > end
+                if RECENTLY_DELETED not in error.response["Error"]["Code"] or is_late:
+                    raise
+                time.sleep(POLL_SECONDS)
+            else:
+                return str(answer["QueueUrl"])
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        self._settle(identity, is_there=True, reads=STABLE_READS)
+
+    def _settle(self, identity: str, *, is_there: bool, reads: int) -> None:
+        """Wait until this many reads in a row have the same result."""
+        equal, end = 0, time.monotonic() + NAME_SECONDS
+        while equal < reads:
+            found = unless_gone(lambda: self.api.get_queue_attributes(QueueUrl=identity))
+            equal = equal + 1 if (found is not None) is is_there else 0
+            if time.monotonic() > end:
+                raise ProviderError(f"waiting for SQS Queue ({identity}): timeout")
+            time.sleep(POLL_SECONDS)
 
     def read(self, identity: str, state: Bag) -> Bag | None:
         answer = self.api.get_queue_attributes(QueueUrl=identity, AttributeNames=["All"])
@@ -100,6 +137,7 @@ class Queue(Resource):
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_queue(QueueUrl=identity)
+        self._settle(identity, is_there=False, reads=GONE_READS)
 
 
 def _to_text(value: Any) -> str:

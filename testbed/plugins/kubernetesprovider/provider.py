@@ -32,7 +32,7 @@ from testbed.plugins.kubernetesprovider.api import (
     read_kubeconfig,
 )
 from testbed.plugins.kubernetesprovider.fields import is_created_by_pulumi, taken_over
-from testbed.plugins.kubernetesprovider.pruning import pruned
+from testbed.plugins.kubernetesprovider.pruning import prune
 from testbed.plugins.kubernetesprovider.readiness import (
     READ_AWAITED,
     SKIP_AWAIT,
@@ -196,11 +196,11 @@ class KubernetesProvider(Provider):
         before, after = old.get("metadata") or {}, new.get("metadata") or {}
         return all(before.get(key) == after.get(key) for key in ("name", "namespace"))
 
-    def compared(self, type_: str, state: Bag, old: Bag) -> Bag:
+    def baseline(self, type_: str, state: Bag, old: Bag, new: Bag) -> Bag:
         if not isinstance(state.get("metadata"), dict):
             return old
         is_typed = _is_built_in(old.get("apiVersion") or state.get("apiVersion") or "")
-        live: Bag = pruned(state, old, is_typed=is_typed)
+        live: Bag = prune(state, old, is_typed=is_typed)
         return live
 
     def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
@@ -229,7 +229,7 @@ class KubernetesProvider(Provider):
         """
         path = api.path_of(thing, served)
         if state:
-            live = self._existing(path)
+            live = self._find(path)
             return self._write(path, thing, live, _manager(state, thing), is_preview=True)
         try:
             answer = self._create(path, thing, _manager(state, thing), is_preview=True)
@@ -286,9 +286,9 @@ class KubernetesProvider(Provider):
         thing, former, manager = _manifest(new), _manager(state, old), _manager(state, new)
         served = self.api.kind_of(thing["apiVersion"], thing["kind"])
         if served is None:
-            raise _missing("update", thing)
+            raise _missing_kind("update", thing)
         path = self.api.path_of(thing, served)
-        live = self._existing(path)
+        live = self._find(path)
         if not _is_patch(work.type) and not _is_definition(thing):
             live = self._take_over_fields(path, live, manager)
         live = self._write(path, thing, live, manager)
@@ -297,7 +297,7 @@ class KubernetesProvider(Provider):
             self._relinquish(path, thing, former)
         return _outputs(live, new, manager)
 
-    def _existing(self, path: str) -> Bag:
+    def _find(self, path: str) -> Bag:
         """Return the live object. Raises `ApiError` if it has been deleted."""
         try:
             return self.api.request("GET", path)
@@ -352,7 +352,7 @@ class KubernetesProvider(Provider):
         outputs = _outputs(live, inputs, _manager(state, inputs))
         if inputs:
             is_typed = _is_built_in(thing["apiVersion"])
-            found = pruned({**live, **_text(inputs)}, inputs, is_typed=is_typed)
+            found = prune({**live, **_text(inputs)}, inputs, is_typed=is_typed)
             if live["kind"] in READ_AWAITED and annotation(inputs, SKIP_AWAIT) != "true":
                 reasons = rule_reasons(live, self.api.get)
                 if reasons:
@@ -425,7 +425,7 @@ class KubernetesProvider(Provider):
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                live = self._existing(path)  # its controller has written the status meanwhile
+                live = self._find(path)  # its controller has written the status meanwhile
         return live
 
     def _relinquish(self, path: str, thing: Bag, manager: str) -> None:
@@ -441,7 +441,7 @@ class KubernetesProvider(Provider):
             if served is not None:
                 return self.api.path_of(thing, served)
             work.report(f"waiting for kind {thing['kind']} in {thing['apiVersion']}")
-        raise _missing("creation", thing)
+        raise _missing_kind("creation", thing)
 
     def _polls(self, seconds: float) -> Iterator[None]:
         """Yield at growing intervals until the time is up or the user interrupts."""
@@ -500,7 +500,7 @@ def _still_there(live: Bag) -> str:
     return f"is still there; finalizers: {', '.join(finalizers)}"
 
 
-def _missing(operation: str, thing: Bag) -> MissingKindError:
+def _missing_kind(operation: str, thing: Bag) -> MissingKindError:
     return MissingKindError(
         f"{operation} of {thing['kind']} {thing['metadata']['name']} failed because the Kubernetes "
         f"API server reported that the apiVersion {thing['apiVersion']} for this resource does "

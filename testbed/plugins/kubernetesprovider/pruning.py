@@ -11,7 +11,7 @@ from typing import Any
 from testbed.kube.quantities import same_quantity
 
 
-def pruned(live: Any, wanted: Any, *, is_typed: bool) -> Any:
+def prune(live: Any, wanted: Any, *, is_typed: bool) -> Any:
     """Return the live values of what is wanted: keys of both, and items up to the wanted number.
 
     `is_typed` is whether the real provider knows the object's type. It then brings equal values
@@ -19,13 +19,12 @@ def pruned(live: Any, wanted: Any, *, is_typed: bool) -> Any:
     """
     if isinstance(wanted, dict) and isinstance(live, dict):
         return {
-            key: pruned(live.get(key, value), value, is_typed=is_typed)
+            key: prune(live.get(key, value), value, is_typed=is_typed)
             for key, value in wanted.items()
             if key in live or (is_typed and not value)
         }
     if isinstance(wanted, list) and isinstance(live, list):
         return [
-            pruned(part, other, is_typed=is_typed)
-            for part, other in zip(live, wanted, strict=False)
+            prune(part, other, is_typed=is_typed) for part, other in zip(live, wanted, strict=False)
         ]
     return wanted if is_typed and same_quantity(live, wanted) else live

@@ -11,10 +11,10 @@ from botocore.stub import Stubber
 
 from testbed.cloud import Cloud, CloudControl
 from testbed.environment import CHECKOUT
-from testbed.plugins.awsprovider import sdktypes
+from testbed.plugins.awsprovider import eks, sdktypes
 from testbed.plugins.awsprovider.provider import RESOURCES, AwsProvider
 from testbed.plugins.engine import Changes, EngineError
-from testbed.plugins.provider import Proposal, ProviderError, Work
+from testbed.plugins.provider import PartialFailureError, Proposal, ProviderError, Work
 from tests.administrator import client
 from tests.testbed.plugins.conftest import EngineOn
 
@@ -225,29 +225,308 @@ def lead_a_life(
     return created.outputs, after
 
 
-def test_the_provider_waits_until_an_addon_is_active(cloud: Cloud) -> None:
-    place = {"clusterName": "joiner", "addonName": "vpc-cni"}
-    arn = "arn:aws:eks:us-west-2:123456789012:addon/joiner/vpc-cni/1"
-    described = {**place, "addonArn": arn, "addonVersion": "v1", "status": "ACTIVE"}
+PLACE = {"clusterName": "joiner", "addonName": "vpc-cni"}
+ADDON = {
+    **PLACE,
+    "addonArn": "arn:aws:eks:us-west-2:123456789012:addon/joiner/vpc-cni/1",
+    "addonVersion": "v1",
+}
+ON_ADDON = Work(type="aws:eks/addon:Addon", identity="joiner:vpc-cni", report=print)
+
+
+def addon(status: str, **more: str) -> dict[str, Any]:
+    return {"addon": {**ADDON, "status": status, **more}}
+
+
+def test_the_provider_waits_until_an_addon_is_active_and_until_it_is_gone(cloud: Cloud) -> None:
     provider = stand_in(cloud)
 
     with Stubber(provider.session.client("eks")) as aws:
-        aws.add_response("create_addon", {}, {**place, "tags": {}})
-        creating = {"addon": {**described, "status": "CREATING"}}
-        for answer in (creating, {"addon": described}, {"addon": described}):
-            aws.add_response("describe_addon", answer, place)
-        aws.add_response("update_addon", {}, {**place, "addonVersion": "v2"})
+        aws.add_response("create_addon", {}, PLACE)
+        for status in ("CREATING", "DEGRADED", "ACTIVE", "ACTIVE"):
+            aws.add_response("describe_addon", addon(status), PLACE)
+        aws.add_response("update_addon", {}, {**PLACE, "addonVersion": "v2"})
         for _ in range(3):
-            aws.add_response("describe_addon", {"addon": {**described, "addonVersion": "v2"}})
-        aws.add_response("delete_addon", {}, {**place, "preserve": False})
+            aws.add_response("describe_addon", addon("ACTIVE", addonVersion="v2"), PLACE)
+        aws.add_response("delete_addon", {}, {**PLACE, "preserve": False})
+        aws.add_response("describe_addon", addon("DELETING"), PLACE)
+        aws.add_client_error("describe_addon", "ResourceNotFoundException")
 
-        work = Work(type="aws:eks/addon:Addon", identity="joiner:vpc-cni", report=print)
-        created = provider.create(work, place)
+        created = provider.create(ON_ADDON, PLACE)
         assert (created.identity, created.outputs["addonVersion"]) == ("joiner:vpc-cni", "v1")
-        updated = provider.update(work, created.outputs, place, {**place, "addonVersion": "v2"})
+        updated = provider.update(ON_ADDON, created.outputs, PLACE, {**PLACE, "addonVersion": "v2"})
         assert updated["addonVersion"] == "v2"
-        provider.delete(work, updated)
+        provider.delete(ON_ADDON, updated)
         aws.assert_no_pending_responses()
+
+
+def test_a_degraded_addon_fails_when_it_is_created_too_slowly_or_deleted(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eks, "ADDON_SECONDS", 0)
+    provider = stand_in(cloud)
+
+    with Stubber(provider.session.client("eks")) as aws:
+        aws.add_response("create_addon", {}, PLACE)
+        aws.add_response("describe_addon", addon("DEGRADED"), PLACE)
+        aws.add_response("delete_addon", {}, {**PLACE, "preserve": False})
+        aws.add_response("describe_addon", addon("DEGRADED"), PLACE)
+
+        with pytest.raises(PartialFailureError, match="timeout, is DEGRADED"):
+            provider.create(ON_ADDON, PLACE)
+        with pytest.raises(ProviderError, match="unexpected state 'DEGRADED'"):
+            provider.delete(ON_ADDON, PLACE)
+
+
+def make(provider: AwsProvider, type_: str, inputs: dict[str, Any]) -> tuple[Work, Any, Any]:
+    """Create a resource; return it with its inputs and outputs."""
+    checked = provider.check(Proposal(type=type_, name="one", old={}, new=inputs))
+    assert not checked.faults
+    created = provider.create(Work(type=type_, report=print), checked.inputs)
+    work = Work(type=type_, identity=created.identity, report=print)
+    return work, checked.inputs, created.outputs
+
+
+ENTRY = "aws:eks/accessEntry:AccessEntry"
+ROLE = "aws:iam/role:Role"
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
+UNSEEN = "The specified principalArn is invalid: invalid principal"
+
+
+@pytest.mark.parametrize(
+    ("message", "is_retried"),
+    [(UNSEEN, True), ("Role provided in the request does not exist", False)],
+)
+def test_each_type_retries_only_its_own_errors(
+    cloud: Cloud, message: str, is_retried: bool
+) -> None:
+    provider = stand_in(cloud)
+    _, _, role = make(provider, ROLE, {"assumeRolePolicy": TRUST})
+    entry = {"clusterName": "joiner", "principalArn": role["arn"]}
+    CloudControl(cloud.url).order_fault(
+        service="eks",
+        action="CreateAccessEntry",
+        code="InvalidParameterException",
+        message=message,
+        times=3,
+    )
+
+    if is_retried:
+        make(provider, ENTRY, entry)
+    else:
+        with pytest.raises(ProviderError, match=message):
+            make(provider, ENTRY, entry)
+
+
+def test_no_error_of_a_node_group_is_retried(cloud: Cloud) -> None:
+    retried = {token: kind.retried for token, kind in RESOURCES.items() if kind.retried}
+
+    assert {token.rpartition(":")[2] for token in retried} == {
+        "AccessEntry", "Cluster", "FargateProfile", "PodIdentityAssociation",
+    }  # fmt: skip
+    with pytest.raises(ProviderError, match="Following required service principals"):
+        make(
+            stand_in(cloud),
+            "aws:eks/nodeGroup:NodeGroup",
+            {
+                "clusterName": "joiner",
+                "nodeRoleArn": "arn:aws:iam::123456789012:role/nobody",
+                "subnetIds": subnets(cloud),
+                "scalingConfig": {"minSize": 1, "maxSize": 1, "desiredSize": 1},
+            },
+        )
+
+
+def test_a_change_of_tags_alone_does_not_update_an_access_entry(cloud: Cloud) -> None:
+    provider, control = stand_in(cloud), CloudControl(cloud.url)
+    _, _, role = make(provider, ROLE, {"assumeRolePolicy": TRUST})
+    place = {"clusterName": "joiner", "principalArn": role["arn"]}
+    work, old, state = make(provider, ENTRY, {**place, "kubernetesGroups": ["viewers"]})
+    control.clear_calls()
+
+    provider.update(work, state, old, {**old, "tags": {"team": "a"}})
+    without_groups = {key: value for key, value in old.items() if key != "kubernetesGroups"}
+    baseline = provider.baseline(ENTRY, state, old, without_groups)
+
+    called = {action for actions in control.calls().values() for action in actions}
+    assert "eks:TagResource" in called
+    assert "eks:UpdateAccessEntry" not in called
+    assert baseline == without_groups, "removed groups are no change"
+
+
+def test_a_queue_is_read_until_it_is_stable_and_until_it_is_gone(cloud: Cloud) -> None:
+    provider, control = stand_in(cloud), CloudControl(cloud.url)
+    deleted = "AWS.SimpleQueueService.QueueDeletedRecently"
+    control.order_fault(service="sqs", action="CreateQueue", code=deleted, times=2)
+
+    work, _, state = make(provider, "aws:sqs/queue:Queue", {"name": "events"})
+
+    def reads() -> int:
+        actions = [actions for actions in control.calls().values() if actions]
+        return sum(each.get("sqs:GetQueueAttributes", 0) for each in actions)
+
+    assert reads() == 6 + 1
+    control.clear_calls()
+    provider.delete(work, state)
+    assert reads() == 15
+
+
+def test_a_refresh_adds_the_policies_of_a_role_and_a_deletion_then_detaches_all(
+    cloud: Cloud,
+) -> None:
+    provider = stand_in(cloud)
+    work, inputs, state = make(provider, ROLE, {"name": "node", "assumeRolePolicy": TRUST})
+    arn = "arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy"
+    client(cloud.url, "iam").attach_role_policy(RoleName="node", PolicyArn=arn)
+
+    refreshed = provider.read(work, state, inputs)
+
+    assert refreshed is not None
+    assert state["managedPolicyArns"] == []
+    assert refreshed.outputs["managedPolicyArns"] == [arn]
+    assert refreshed.inputs == inputs
+    with pytest.raises(ProviderError, match="DeleteConflict"):
+        provider.delete(work, state)
+    provider.delete(work, refreshed.outputs)
+
+
+def test_an_instance_profile_loses_a_role_that_is_gone_when_it_is_read(cloud: Cloud) -> None:
+    provider = stand_in(cloud)
+    make(provider, ROLE, {"name": "node", "assumeRolePolicy": TRUST})
+    type_ = "aws:iam/instanceProfile:InstanceProfile"
+    work, inputs, state = make(provider, type_, {"name": "node", "role": "node"})
+    CloudControl(cloud.url).order_fault(service="iam", action="GetRole", code="NoSuchEntity")
+
+    with pytest.raises(ProviderError, match="attached to IAM Instance Profile"):
+        provider.read(work, state, inputs)
+
+    again = provider.read(work, state, inputs)
+    assert again is not None
+    assert again.outputs["role"] is None
+
+
+def test_a_tag_whose_value_others_changed_stays(cloud: Cloud) -> None:
+    provider, ec2 = stand_in(cloud), client(cloud.url, "ec2")
+    subnet = subnets(cloud)[0]
+    inputs = {"resourceId": subnet, "key": "team", "value": "ours"}
+    work, _, state = make(provider, "aws:ec2/tag:Tag", inputs)
+    ec2.create_tags(Resources=[subnet], Tags=[{"Key": "team", "Value": "theirs"}])
+
+    provider.delete(work, state)
+
+    (described,) = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
+    assert {"Key": "team", "Value": "theirs"} in described["Tags"]
+
+
+def test_a_tag_that_ec2_does_not_show_at_once_is_an_error(cloud: Cloud) -> None:
+    cloud.world.settings.tagging = 60.0
+    inputs = {"resourceId": subnets(cloud)[0], "key": "team", "value": "ours"}
+
+    with pytest.raises(ProviderError, match="empty result"):
+        make(stand_in(cloud), "aws:ec2/tag:Tag", inputs)
+
+
+def test_a_target_that_eventbridge_refuses_is_an_error(cloud: Cloud) -> None:
+    provider = stand_in(cloud)
+    inputs = {"rule": "r", "arn": "arn:aws:sqs:us-west-2:123456789012:gone", "targetId": "t"}
+    failed = {"TargetId": "t", "ErrorCode": "ResourceNotFoundException", "ErrorMessage": "no queue"}
+
+    with Stubber(provider.session.client("events")) as aws:
+        aws.add_response("put_targets", {"FailedEntryCount": 1, "FailedEntries": [failed]})
+        with pytest.raises(ProviderError, match="no queue"):
+            make(provider, "aws:cloudwatch/eventTarget:EventTarget", inputs)
+
+
+CLUSTER = "aws:eks/cluster:Cluster"
+KEYS = [f"arn:aws:kms:us-west-2:123456789012:key/{name}" for name in "ab"]
+
+
+def encrypted(key: str) -> dict[str, Any]:
+    return {"encryptionConfig": {"provider": {"keyArn": key}, "resources": ["secrets"]}}
+
+
+@pytest.fixture
+def on_cluster(cloud: Cloud) -> tuple[AwsProvider, Work, dict[str, Any], dict[str, Any]]:
+    """The provider, and the cluster of the cloud as a resource with its inputs and state."""
+    provider = stand_in(cloud)
+    work = Work(type=CLUSTER, identity=cloud.cluster_name, report=print)
+    imported = provider.read(work, {}, {})
+    assert imported is not None
+    return provider, work, imported.inputs, imported.outputs
+
+
+def test_a_clusters_encryption_is_added_in_place_and_removed_by_a_replacement(
+    cloud: Cloud, on_cluster: tuple[AwsProvider, Work, dict[str, Any], dict[str, Any]]
+) -> None:
+    provider, work, plain, state = on_cluster
+    one, other = ({**plain, **encrypted(key)} for key in KEYS)
+    path = "encryptionConfig.provider.keyArn"
+
+    assert not provider.must_replace(CLUSTER, "encryptionConfig", plain, one)
+    assert not provider.must_replace(CLUSTER, path, one, other)
+    assert provider.must_replace(CLUSTER, "encryptionConfig", one, plain)
+    provider.update(work, state, plain, one)
+    provider.update(work, state, one, other)
+
+    described = client(cloud.url, "eks").describe_cluster(name=cloud.cluster_name)["cluster"]
+    assert described["encryptionConfig"][0]["provider"]["keyArn"] == KEYS[0]
+
+
+def test_a_cluster_is_updated_one_setting_after_another(
+    on_cluster: tuple[AwsProvider, Work, dict[str, Any], dict[str, Any]],
+) -> None:
+    provider, work, inputs, state = on_cluster
+    network = {**inputs["vpcConfig"], "publicAccessCidrs": ["203.0.113.0/24"]}
+    network |= {"endpointPublicAccess": True}
+    old = {**inputs, "vpcConfig": network, "version": "1.36"}
+    closed = {key: value for key, value in network.items() if key != "publicAccessCidrs"}
+    new = {
+        **old,
+        "vpcConfig": closed | {"endpointPublicAccess": False},
+        "version": "1.37",
+        "deletionProtection": True,
+        "upgradePolicy": {"supportType": "STANDARD"},
+        **encrypted(KEYS[0]),
+    }
+    sent: list[tuple[str, dict[str, Any]]] = []
+    events = provider.session.client("eks").meta.events
+    events.register(
+        "provide-client-params.eks.*",
+        lambda params, model, **_: sent.append((model.name, params)),
+    )
+
+    provider.update(work, {**state, "vpcConfig": network}, old, new)
+
+    calls = [(name, params) for name, params in sent if name.startswith(("Update", "Associate"))]
+    assert [name for name, _ in calls] == [
+        "UpdateClusterVersion", "UpdateClusterConfig", "AssociateEncryptionConfig",
+        "UpdateClusterConfig", "UpdateClusterConfig",
+    ]  # fmt: skip
+    named = {"clientRequestToken", "name"}
+    assert [set(params) - named for name, params in calls if name == "UpdateClusterConfig"] == [
+        {"deletionProtection"}, {"upgradePolicy"}, {"resourcesVpcConfig"},
+    ]  # fmt: skip
+    endpoint = calls[-1][1]["resourcesVpcConfig"]
+    assert endpoint["endpointPublicAccess"] is False
+    assert endpoint["publicAccessCidrs"] == ["203.0.113.0/24"], "the former CIDRs are sent again"
+    assert sum(name == "DescribeUpdate" for name, _ in sent) == len(calls)
+
+
+def test_nat_gateways_are_found_by_their_tags(cloud: Cloud) -> None:
+    provider, ec2 = stand_in(cloud), client(cloud.url, "ec2")
+    for team in "ab":
+        address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+        inputs = {"allocationId": address, "subnetId": subnets(cloud)[0], "tags": {"team": team}}
+        make(provider, "aws:ec2/natGateway:NatGateway", inputs)
+
+    filters = [{"Name": "tag:team", "Values": ["b"]}]
+    (found,) = ec2.describe_nat_gateways(Filters=filters)["NatGateways"]
+
+    assert {"Key": "team", "Value": "b"} in found["Tags"]
+    assert (
+        ec2.describe_nat_gateways(Filters=[{"Name": "tag-key", "Values": ["x"]}])["NatGateways"]
+        == []
+    )
 
 
 def test_a_repository_is_created_and_deleted(cloud: Cloud) -> None:

@@ -13,7 +13,7 @@ from testbed.plugins.codec import UNKNOWN
 from testbed.plugins.kubernetesprovider.api import UnreachableError, read_kubeconfig
 from testbed.plugins.kubernetesprovider.fields import taken_over
 from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
-from testbed.plugins.kubernetesprovider.pruning import pruned
+from testbed.plugins.kubernetesprovider.pruning import prune
 from testbed.plugins.kubernetesprovider.readiness import unready_reasons
 from testbed.plugins.kubernetesprovider.replacement import must_replace
 from testbed.plugins.provider import ProviderError, Work
@@ -253,10 +253,10 @@ def test_what_the_program_set_is_compared_with_the_live_object() -> None:
     }
     live = {"cpu": "1", "env": [{"name": "A", "value": ""}, {"name": "B"}], "fixed": 9, "uid": "u"}
 
-    assert pruned(live, wanted, is_typed=True) == {
+    assert prune(live, wanted, is_typed=True) == {
         "labels": {}, "cpu": "1000m", "env": [{"name": "A"}], "fixed": 9,
     }  # fmt: skip
-    assert pruned(live, wanted, is_typed=False) == {
+    assert prune(live, wanted, is_typed=False) == {
         "cpu": "1", "env": [{"name": "A"}], "fixed": 9,
     }  # fmt: skip
 
