@@ -17,7 +17,7 @@ from controller.apis.meanings import meanings
 from controller.options import SETTINGS, Setting, describe_allowed, text_of
 from infra.config.table import table as stack_settings
 from testbed.environment import CHECKOUT
-from tests.docs import messages, metrics
+from tests.docs import annotated, messages, metrics
 
 LABELS = Path(__file__).parent / "labels.yaml"
 
@@ -185,6 +185,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics.page,
     "labels.md": labels_page,
     "crds.md": crds_page,
+    "annotated.md": annotated.page,
 }
 """Every rendered page, by its name below docs/reference."""
 
