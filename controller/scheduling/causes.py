@@ -396,6 +396,7 @@ class PlacementCauses:
         ):
             return impossible
         causes = (
+            *self._unmet_minimums(pending),
             *_unattachable_volumes(pending),
             *self._used_ports(pending),
             *self.reached_limits(pending, left),
@@ -404,6 +405,22 @@ class PlacementCauses:
             *impossible,
         )
         return causes or (TOO_FEW_TYPES,)
+
+    def _unmet_minimums(self, pending: PendingGroup) -> tuple[str, ...]:
+        """Return a cause per NodePool whose `minValues` on zones or capacity types is not met."""
+        minimums, pools = self.supply.minimums, self.supply.variants.catalog.pools
+        causes = {}
+        for number, key in minimums.excluded_labels(self.domains.rules(pending).keys).items():
+            causes[number] = (
+                f"minValues requires several values of {key}, and the pod's topology rules one"
+            )
+        for number, unmet in minimums.unmet(pending.eligibility.alternatives).items():
+            allowed = shown_values(sorted(unmet.allowed)) or "none"
+            causes[number] = (
+                f"minValues requires {unmet.least} values of {unmet.key}, and the pod allows only "
+                f"{len(unmet.allowed)}: {allowed}"
+            )
+        return tuple(about_pool(pools[number].name, causes[number]) for number in sorted(causes))
 
     def _used_ports(self, pending: PendingGroup) -> tuple[str, ...]:
         """Return a cause if DaemonSets use a host port of such pods on every possible node."""

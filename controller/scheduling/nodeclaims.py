@@ -20,7 +20,7 @@ from controller.constraints.requirements import Requirements, ValueSet, conjunct
 from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.launchoptions import Supply
-from controller.scheduling.catalog.minvalues import row_values
+from controller.scheduling.catalog.minvalues import offering_minimums, row_values
 from controller.scheduling.catalog.offerings import Catalog, PoolTemplate, template
 from controller.scheduling.catalog.variants import rows_with_used_ports
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
@@ -42,10 +42,12 @@ ROUNDING = 1e-12
 class LaunchableTypes:
     """The cheapest column per row that meets a NodeClaim's requirements, cheapest first.
 
-    `rows`: catalog rows. `prices`: in $/h. `spot`: which columns are spot. `any_spot`: whether any
-    column that meets the requirements is spot. `capacity`: rows × resources, allocatable capacity.
+    `columns` marks all columns that meet them. `rows`: catalog rows. `prices`: in $/h. `spot`:
+    which columns are spot. `any_spot`: whether any column that meets the requirements is spot.
+    `capacity`: rows × resources, allocatable capacity.
     """
 
+    columns: Mask
     rows: Indices
     prices: Vector
     spot: Mask
@@ -94,6 +96,34 @@ class NodeClaimWriter:
         self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
         self._spot = _spot_columns(self.supply.variants.catalog)
         self._greatest = self.supply.headroom.per_row.max(axis=0, initial=0)
+
+    def write_all(self, planned: PlannedNode) -> list[NewNode]:
+        """Return the NodeClaims of a planned node: several if one cannot meet `minValues`.
+
+        Pods that allow different zones or capacity types may together allow too few. Then those of
+        each pod group get a NodeClaim, as far as limits admit.
+        """
+        node = self.write(planned)
+        if node is not None:
+            return [node]
+        if planned.is_bound or not offering_minimums(self._pool_of(planned)):
+            return []
+        consumed = self.supply.headroom.per_row[self.supply.variants.row_of[planned.node_type]]
+        made: list[NewNode] = []
+        for member in planned.members:
+            # The first node is already subtracted from the remaining limits.
+            if made and not (consumed <= self.left).all():
+                break
+            node = self.write(PlannedNode(planned.node_type, [member]))
+            if node is not None:
+                self.left = self.left - consumed * bool(made)
+                made.append(node)
+        return made
+
+    def _pool_of(self, planned: PlannedNode) -> PoolTemplate:
+        variants = self.supply.variants
+        number = int(variants.pool_of_variant[variants.variant_of[planned.node_type]])
+        return variants.catalog.pools[number]
 
     def write(self, planned: PlannedNode) -> NewNode | None:
         """Return the NodeClaim of a planned node.
@@ -149,7 +179,8 @@ class NodeClaimWriter:
     def _terms_and_types(self, planned: PlannedNode, size: Vector) -> tuple[ClaimTerms, Indices]:
         """Return the terms of a NodeClaim, and the indices of their types that hold the requests.
 
-        If the cheapest offering of these types is not spot, the terms require on-demand.
+        If the cheapest offering of these types is not spot, the terms require on-demand, unless the
+        NodePool requires several capacity types.
         """
         variants = self.supply.variants
         variant = variants.variant_of[planned.node_type]
@@ -162,7 +193,9 @@ class NodeClaimWriter:
         )
         terms = self._terms_of(*key, on_demand=False)
         fitting = _types_holding(terms, size, excluded)
-        if len(fitting) and terms.launchable.any_spot and not terms.launchable.spot[fitting[0]]:
+        needs_several = labels.CAPACITY_TYPE in offering_minimums(terms.pool)
+        offers_both = terms.launchable.any_spot and not needs_several
+        if len(fitting) and offers_both and not terms.launchable.spot[fitting[0]]:
             terms = self._terms_of(*key, on_demand=True)
             fitting = _types_holding(terms, size, excluded)
         return terms, fitting
@@ -246,9 +279,8 @@ class NodeClaimWriter:
     def _launchable(self, pool: int, needs: Requirements) -> LaunchableTypes:
         """Return the cheapest available offering of each type that meets these requirements."""
         catalog = self.supply.variants.catalog
-        columns = np.flatnonzero(
-            catalog.compatible_mask(needs) & catalog.available & (catalog.pool_of == pool)
-        )
+        allowed = catalog.compatible_mask(needs) & catalog.available & (catalog.pool_of == pool)
+        columns = np.flatnonzero(allowed)
         rows, prices = catalog.row_of[columns], catalog.price[columns]
         spot = self._spot[columns]
         order = np.lexsort((rows, ~spot, prices))
@@ -257,6 +289,7 @@ class NodeClaimWriter:
         first[rows[order[::-1]]] = order[::-1]
         cheapest = order[first[rows[order]] == order]
         return LaunchableTypes(
+            columns=allowed,
             rows=rows[cheapest],
             prices=prices[cheapest],
             spot=spot[cheapest],
@@ -295,7 +328,7 @@ class NodeClaimWriter:
         count = min(max(within_price, settings.min_instance_types), settings.max_instance_types)
         listed, relaxed = rows[:count], False
         if minimums:
-            needed = self._flexible(rows[: settings.max_instance_types], minimums)
+            needed = self._flexible(terms, rows[: settings.max_instance_types])
             relaxed = needed is None
             if relaxed and settings.min_values_policy != BEST_EFFORT:
                 return rows[:0], False
@@ -306,13 +339,17 @@ class NodeClaimWriter:
             self.left = self.left - (self.supply.headroom.per_row[listed].max(axis=0) - consumed)
         return listed, relaxed
 
-    def _flexible(self, rows: Indices, minimums: Mapping[str, int]) -> int | None:
-        """Return the number of the cheapest types that satisfy `minValues`; None if all do not."""
-        needed = 0
-        for key, least in minimums.items():
+    def _flexible(self, terms: ClaimTerms, rows: Indices) -> int | None:
+        """Return the number of the cheapest types that satisfy `minValues`; None if all do not.
+
+        As in Karpenter, only the values that the NodeClaim allows count.
+        """
+        needed, columns = 0, terms.launchable.columns
+        for key, least in terms.pool.minimums.items():
             seen: set[str] = set()
             for count, row in enumerate(rows.tolist(), start=1):
-                seen.update(row_values(self.supply.variants.catalog, row, key))
+                values = row_values(self.supply.variants.catalog, row, key, columns)
+                seen.update(filter(terms.needs[key].has, values))
                 if len(seen) >= least:
                     needed = max(needed, count)
                     break

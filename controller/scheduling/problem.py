@@ -19,7 +19,11 @@ from controller.scheduling.catalog.limits import (
     headroom_of,
     purchase_limits,
 )
-from controller.scheduling.catalog.minvalues import flexible_capacity, with_joined_variants
+from controller.scheduling.catalog.minvalues import (
+    OfferingMinimums,
+    flexible_capacity,
+    with_joined_variants,
+)
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants, distinguished_values, variants_of
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
@@ -323,15 +327,19 @@ def _supply(
     limits = purchase_limits(variants, headroom)
     sizes = [pod_class.size for pod_class, _ in pending.classes]
     capacity = variants.capacity_along(axis)
-    beyond_limits = LaunchOptions(variants, flexible_capacity(variants, capacity, settings, sizes))
+    minimums = OfferingMinimums(variants, settings)
+    beyond_limits = LaunchOptions(
+        variants, flexible_capacity(variants, capacity, settings, sizes), minimums
+    )
     launch_options, admitted = beyond_limits, limits.admit_one(limits.left)
     if not admitted.all():
         within = np.where(admitted[:, None], capacity, -1.0)
         launch_options = LaunchOptions(
-            variants, flexible_capacity(variants, within, settings, sizes)
+            variants, flexible_capacity(variants, within, settings, sizes), minimums
         )
     return Supply(
         variants=variants,
+        minimums=minimums,
         capacity=launch_options.capacity,
         launch_options=launch_options,
         beyond_limits=beyond_limits,

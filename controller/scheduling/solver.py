@@ -423,11 +423,11 @@ class Solver:
         )
         new_nodes: list[NewNode] = []
         for planned in self._planned:
-            node = writer.write(planned)
-            if node is None:
-                self._mark_unschedulable(planned.keys, (TOO_FEW_TYPES,))
-            else:
-                new_nodes.append(node)
+            made = writer.write_all(planned)
+            new_nodes += made
+            written = {key for node in made for key in node.pods}
+            left = [key for key in planned.keys if key not in written]
+            self._mark_unschedulable(left, (TOO_FEW_TYPES,))
         cost = sum((node.price for node in new_nodes), 0.0)
         existing = sorted(self._placer.existing.items())
         return Results(

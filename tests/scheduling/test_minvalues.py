@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from controller.apis import labels
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.settings import BEST_EFFORT, Settings
 from tests.builders import (
     make_daemonset,
     make_nodepool,
+    make_offering,
     make_pod,
     make_pods,
     make_snapshot,
     make_type,
     make_types,
     needs,
+    spread,
 )
-from tests.expectations import expect_nodes, expect_scheduled, node_of, schedule_on
+from tests.expectations import (
+    expect_nodes,
+    expect_scheduled,
+    expect_skew,
+    expect_unschedulable,
+    node_of,
+    schedule_on,
+    values_of,
+)
 
 BENDING = Settings(min_values_policy=BEST_EFFORT)
 
@@ -141,3 +157,81 @@ def test_min_values_count_types_that_only_other_pods_distinguish() -> None:
     assert list(results.unschedulable) == [picky.key]
     for node in results.new_nodes:
         assert len(node.instance_types) >= 3
+
+
+def several(key: str, **options: Any) -> NodePool:
+    """Return a NodePool that requires two values of a label."""
+    return make_nodepool(requirements=[needs(key, "Exists", min_values=2)], **options)
+
+
+def pinned(key: str, *values: str, **options: Any) -> Pod:
+    return make_pod(node_affinity=[[needs(key, "In", *values)]], **options)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(labels.ZONE, "zone-a"), (labels.CAPACITY_TYPE, labels.SPOT)],
+)
+def test_min_values_of_offerings_count_what_the_claim_allows(key: str, value: str) -> None:
+    """As in Karpenter, a value that the pods exclude does not count."""
+    types = [make_type("m", capacity_types=(labels.SPOT, labels.ON_DEMAND))]
+    one = pinned(key, value)
+
+    strict = schedule_on(several(key), [one, make_pod()], types=types)
+    lowered = schedule_on(several(key), [one], types=types, settings=BENDING)
+
+    cause = f"NodePool default: minValues requires 2 values of {key}, and the pod allows only 1"
+    expect_unschedulable(strict, one, f"{cause}: {value}")
+    (node,) = strict.new_nodes
+    assert len(values_of(node, key)) != 1
+    (node,) = lowered.new_nodes
+    assert node.annotations[labels.MIN_VALUES_RELAXED] == "true"
+
+
+def test_a_pod_that_allows_too_few_zones_uses_another_pool() -> None:
+    snapshot = make_snapshot(
+        several(labels.ZONE, weight=10), make_nodepool("other", labels={"team": "other"})
+    )
+    one = pinned(labels.ZONE, "zone-a")
+
+    results = schedule_on(snapshot, [one])
+
+    assert node_of(results, one).node_pool == "other"
+
+
+def test_a_spread_over_zones_does_not_use_a_pool_that_requires_several_zones() -> None:
+    app = {"app": "web"}
+    pods = make_pods(3, labels=app, spreads=[spread(app)])
+
+    strict = schedule_on(several(labels.ZONE), pods)
+    lowered = schedule_on(several(labels.ZONE), pods, settings=BENDING)
+
+    expect_unschedulable(
+        strict,
+        pods[0],
+        f"minValues requires several values of {labels.ZONE}, and the pod's topology rules one",
+    )
+    expect_skew(lowered, labels.ZONE, pods, 1, 1, 1)
+
+
+def test_pods_that_together_allow_too_few_zones_get_a_node_each() -> None:
+    west, east = pinned(labels.ZONE, "zone-a", "zone-b"), pinned(labels.ZONE, "zone-b", "zone-c")
+
+    results = schedule_on(several(labels.ZONE), [west, east], types=make_types(8))
+
+    expect_nodes(results, 2)
+    assert all(len(values_of(node, labels.ZONE)) == 2 for node in results.new_nodes)
+
+
+def test_a_full_capacity_type_does_not_count_for_min_values() -> None:
+    offerings = [
+        make_offering("zone-a", labels.ON_DEMAND, 0.2),
+        make_offering("zone-a", labels.SPOT, 0.1, available=False),
+    ]
+    pod = make_pod()
+
+    results = schedule_on(
+        several(labels.CAPACITY_TYPE), [pod], types=[make_type("m", offerings=offerings)]
+    )
+
+    expect_unschedulable(results, pod, "the pod allows only 1: on-demand")

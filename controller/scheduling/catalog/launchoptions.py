@@ -11,6 +11,7 @@ import numpy as np
 from controller.constraints.requirements import NOTHING, ValueSet, one_of
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, run_starts
 from controller.scheduling.catalog.limits import LimitHeadroom, PurchaseLimits
+from controller.scheduling.catalog.minvalues import OfferingMinimums
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.topology.spread import Domain, Pins
 
@@ -22,9 +23,9 @@ class LaunchOptions:
     pods have equal requests and requirements.
     """
 
-    def __init__(self, variants: Variants, capacity: Matrix) -> None:
+    def __init__(self, variants: Variants, capacity: Matrix, minimums: OfferingMinimums) -> None:
         """Prepare the arrays."""
-        self._variants = variants
+        self._variants, self._minimums = variants, minimums
         # Resources × node types: there are few resources, and the checks over all node types then
         # read long rows.
         self._capacity = np.ascontiguousarray(capacity.T)
@@ -65,6 +66,10 @@ class LaunchOptions:
             ]
         return cached
 
+    def domains(self, key: str, mask: Mask) -> list[str]:
+        """Return the domains of a label to which nodes of these variants can be restricted."""
+        return self.values(key, mask & self._minimums.single(key))
+
     def with_labels(self, mask: Mask, keys: Iterable[str]) -> Mask:
         """Mark the variants in `mask` whose nodes have these labels."""
         for key in keys:
@@ -87,7 +92,7 @@ class LaunchOptions:
         return cached
 
     def _domains(self, key: str, mask: Mask, *, is_optional: bool) -> Sequence[Domain]:
-        domains: list[Domain] = [*self.values(key, mask)]
+        domains: list[Domain] = [*self.domains(key, mask)]
         if is_optional and (mask & self._present & self._inside(key, None)).any():
             domains.append(None)
         return domains
@@ -108,6 +113,8 @@ class LaunchOptions:
             cached = eligible.copy()
             for key, domain in pins:
                 cached &= self._inside(key, domain)
+                if domain is not None:
+                    cached &= self._minimums.single(key)
             self._pinnings[cache_key] = cached
         return cached
 
@@ -176,6 +183,7 @@ class LaunchOptions:
 class Supply:
     """The offerings that can be bought.
 
+    `minimums`: the `minValues` of NodePools on labels of offerings.
     `capacity`: node types × the solve's resources, allocatable capacity; −1 if limits admit no
     further node of the type, or `minValues` no node at all. `beyond_limits`: the launch options if
     there were no limits. `headroom`: the remaining limits of NodePools. `limits`: the same for node
@@ -183,6 +191,7 @@ class Supply:
     """
 
     variants: Variants
+    minimums: OfferingMinimums
     capacity: Matrix
     launch_options: LaunchOptions
     beyond_limits: LaunchOptions

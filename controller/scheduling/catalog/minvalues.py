@@ -1,12 +1,13 @@
-"""The capacity of new nodes whose NodePool requires several instance types (`minValues`).
+"""NodePools that require several values of a label (`minValues`).
 
 Every instance type that a NodeClaim lists must hold all its pods. So a NodeClaim that must list
-several types can be filled only up to the capacity of the smallest of them.
+several types can be filled only up to the capacity of the smallest of them. If a NodeClaim must
+allow several zones or capacity types, its pods must allow them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +22,105 @@ from controller.scheduling.settings import BEST_EFFORT, Settings
 LABELS_OF_OFFERINGS = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})
 """Labels of offerings: a NodeClaim has several values of them unless a requirement narrows it."""
 
+ZONE_LABELS = frozenset({labels.ZONE, labels.ZONE_ID})
+"""Two names of the same zone: a requirement on one restricts the other."""
+
 
 def type_minimums(pool: PoolTemplate) -> dict[str, int]:
     """Return the `minValues` of a NodePool that require several instance types, by label."""
     return {key: least for key, least in pool.minimums.items() if key not in LABELS_OF_OFFERINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetMinimum:
+    """A label of which a NodePool requires `least` values, and the values that a pod allows."""
+
+    key: str
+    least: int
+    allowed: frozenset[str]
+
+
+def unmet_minimum(catalog: Catalog, number: int, needed: Requirements) -> UnmetMinimum | None:
+    """Return the minimum on a label of offerings that a NodeClaim with these requirements breaks.
+
+    `number` is the index of the NodePool. None if there is none.
+    """
+    minimums = offering_minimums(catalog.pools[number])
+    if not minimums:
+        return None
+    columns = catalog.compatible_mask(needed) & catalog.available & (catalog.pool_of == number)
+    for key, least in minimums.items():
+        allowed = _values_of_columns(catalog, columns, key)
+        if len(allowed) < least:
+            return UnmetMinimum(key, least, allowed)
+    return None
+
+
+def offering_minimums(pool: PoolTemplate) -> dict[str, int]:
+    """Return the `minValues` above 1 of a NodePool on labels of offerings, by label."""
+    return {
+        key: least
+        for key, least in pool.minimums.items()
+        if key in LABELS_OF_OFFERINGS and least > 1
+    }
+
+
+class OfferingMinimums:
+    """The `minValues` of NodePools on labels of offerings; only pods that allow enough use them.
+
+    There are none under `MIN_VALUES_POLICY=BestEffort`, which lowers them instead.
+    """
+
+    def __init__(self, variants: Variants, settings: Settings) -> None:
+        """Read the NodePools of the variants."""
+        self._variants = variants
+        is_strict = settings.min_values_policy != BEST_EFFORT
+        self._pools = [
+            number
+            for number, pool in enumerate(variants.catalog.pools)
+            if is_strict and offering_minimums(pool)
+        ]
+
+    def met(self, needed: Requirements) -> Mask:
+        """Mark the variants whose minimums a NodeClaim with these requirements meets."""
+        variants, met = self._variants, np.ones_like(self._variants.pool_of_variant, dtype=np.bool_)
+        for number in self._pools:
+            inside = variants.pool_of_variant == number
+            if unmet_minimum(variants.catalog, number, needed) is not None:
+                met &= ~inside
+            elif labels.CAPACITY_TYPE in offering_minimums(variants.catalog.pools[number]):
+                met &= ~(inside & (variants.reservation_of_variant >= 0))
+        return met
+
+    def unmet(self, alternatives: Sequence[Requirements]) -> dict[int, UnmetMinimum]:
+        """Return a minimum that no alternative meets, by the index of its NodePool."""
+        catalog = self._variants.catalog
+        found = {}
+        for number in self._pools:
+            unmet = [unmet_minimum(catalog, number, needed) for needed in alternatives]
+            first = next(iter(unmet), None)
+            if first is not None and all(unmet):
+                found[number] = first
+        return found
+
+    def excluded_labels(self, keys: Collection[str]) -> dict[int, str]:
+        """Return one of the labels that a NodePool does not restrict to one value, by its index."""
+        pools = self._variants.catalog.pools
+        return {
+            number: key
+            for number in self._pools
+            for key in sorted(keys)
+            if not _names_of(key).isdisjoint(offering_minimums(pools[number]))
+        }
+
+    def single(self, key: str) -> Mask:
+        """Mark the variants whose nodes may be restricted to one value of a label."""
+        return ~np.isin(self._variants.pool_of_variant, list(self.excluded_labels((key,))))
+
+
+def _names_of(key: str) -> Set[str]:
+    """Return the labels of which a requirement on this label restricts the values."""
+    return ZONE_LABELS if key in ZONE_LABELS else {key}
 
 
 def with_joined_variants(
@@ -133,12 +229,16 @@ def flexible_capacity(
     return result
 
 
-def row_values(catalog: Catalog, row: int, key: str) -> frozenset[str]:
-    """Return the values that a row's available columns have for a label."""
+def row_values(catalog: Catalog, row: int, key: str, among: Mask) -> frozenset[str]:
+    """Return the values that a row's columns in `among` have for a label."""
+    return _values_of_columns(catalog, (catalog.row_of == row) & among, key)
+
+
+def _values_of_columns(catalog: Catalog, columns: Mask, key: str) -> frozenset[str]:
+    """Return the values of a label that these columns have."""
     codes = catalog.codes.get(key)
     if codes is None:
         return frozenset()
-    columns = np.flatnonzero((catalog.row_of == row) & catalog.available)
     values: set[str] = set()
     for code in np.unique(codes.of_column[columns]).tolist():
         allowed = codes.sets[code]
@@ -232,11 +332,14 @@ def _types(
     variants: Variants, capacity: Matrix, node_types: Indices, minimums: Mapping[str, int]
 ) -> _Types:
     """Return the node types of one variant, with their values of the labels that have minimums."""
-    rows = variants.row_of[node_types].tolist()
+    catalog, rows = variants.catalog, variants.row_of[node_types].tolist()
     return _Types(
         capacity[node_types],
         variants.price[node_types],
-        {key: [row_values(variants.catalog, row, key) for row in rows] for key in minimums},
+        {
+            key: [row_values(catalog, row, key, catalog.available) for row in rows]
+            for key in minimums
+        },
         minimums,
     )
 

@@ -118,14 +118,17 @@ class Domains:
             return ()
         if self._opening is not None:
             mask = self._counted_variants(pending.eligibility, group, self._opening)
+            domains = self._launch_options.values(group.key, mask)
         else:
             mask = self.reach(pending)
+            domains = self._launch_options.domains(group.key, mask)
             if group.index in self._cautious:
                 launchable = self._launch_options.fitting_variants(
                     np.ones_like(mask), np.zeros_like(pending.size)
                 )
                 mask |= self._counted_variants(pending.eligibility, group, launchable)
-        return tuple(sorted({*group.universe, *self._launch_options.values(group.key, mask)}))
+                domains = self._launch_options.values(group.key, mask)
+        return tuple(sorted({*group.universe, *domains}))
 
     def reach(self, pending: PendingGroup, affordable: Mask | None = None) -> Mask:
         """Mark the variants in which a node can be launched for such a pod now.
@@ -142,7 +145,7 @@ class Domains:
 
     def reached_domains(self, pending: PendingGroup, key: str) -> list[str]:
         """Return the domains of a label in which a node can be launched for such a pod now."""
-        return self._launch_options.values(key, self.reach(pending))
+        return self._launch_options.domains(key, self.reach(pending))
 
     def _counted_variants(
         self, eligibility: Eligibility, group: TopologyGroup, among: Mask

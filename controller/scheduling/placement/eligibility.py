@@ -90,12 +90,23 @@ class EligibilityReader:
         """Return the eligibility of a class, read without the cache."""
         meeting_preference = self.supply.variants.compatible_mask(constraints.preferred)
         alternatives = new_node_alternatives(pod_class, constraints, self.devices)
-        meeting = [self.supply.variants.compatible_mask(needed) for needed in alternatives]
-        required = own_eligible = self._union(meeting)
-        if alternatives != constraints.strict:
-            own_eligible = self._union(
-                [self.supply.variants.compatible_mask(needed) for needed in constraints.strict]
-            )
+        variants, minimums = self.supply.variants, self.supply.minimums
+        meeting = [variants.compatible_mask(needed) for needed in alternatives]
+        variants_by_alternative = tuple(
+            mask & meeting_preference & minimums.met(conjunction(needed, constraints.preferred))
+            for mask, needed in zip(meeting, alternatives, strict=True)
+        )
+        own_eligible = self._union(
+            meeting
+            if alternatives == constraints.strict
+            else [variants.compatible_mask(needed) for needed in constraints.strict]
+        )
+        required = self._union(
+            [
+                mask & minimums.met(needed)
+                for mask, needed in zip(meeting, alternatives, strict=True)
+            ]
+        )
         free = self.supply.variants.free(pod_class.signature.ports)
         hard_tolerations = (*constraints.tolerations, TOLERATE_PREFERENCES)
         # Device alternatives describe new nodes only. `DeviceAllocator.fitting_counts` checks the
@@ -117,12 +128,11 @@ class EligibilityReader:
             owned=topology_groups_of(pod_class, constraints, self.groups),
             counted=self._groups_counting(pod_class),
             alternatives=alternatives,
-            variants_by_alternative=tuple(mask & meeting_preference for mask in meeting),
+            variants_by_alternative=variants_by_alternative,
             own_eligible=own_eligible,
             tolerated=self._tolerated_mask(hard_tolerations),
             required=required & self._tolerated_mask(hard_tolerations) & free,
-            eligible=required
-            & meeting_preference
+            eligible=self._union(variants_by_alternative)
             & self._tolerated_mask(constraints.tolerations)
             & free,
             nodes=nodes,
