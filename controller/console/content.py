@@ -19,10 +19,11 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import MILLI, format_quantity
 from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests
 from controller.disruption import candidates
-from controller.disruption.advice.explanation import hold
+from controller.disruption.advice.explanation import deletion, hold
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.disrupt import Course, course_content
 from controller.offline.pending import PendingPods
+from controller.reconcilers.provisioning.unplaced import not_ready
 from controller.scheduling.results import Results
 from controller.state.nodes import StateNode
 from controller.state.pods import is_daemon, is_terminal
@@ -61,6 +62,11 @@ class Nodes:
             if made_of != before:
                 node = _node(state, pods, price(state))
             self._known[state.name] = made_of, node
+        for state in problem.snapshot.nodes:
+            if state.deleting:
+                of, node = self._known[state.name]
+                told = {"deletion": deletion(state, there[state.name], problem)}
+                self._known[state.name] = of, {**node, **told}
         return sorted(
             (node for _, node in self._known.values()),
             key=lambda node: (
@@ -79,6 +85,7 @@ def cluster(problem: DisruptionProblem, known: Nodes | None = None) -> dict[str,
         "time": _moment(problem.now),
         "cost": round(candidates.cost(problem), 4),
         "unpriced": sum(not node["price"] for node in nodes),
+        "fixed": fixed(problem),
         "cpu": _sum_pairs(nodes, "cpu"),
         "memory": _sum_pairs(nodes, "memory"),
         "pods": sum(len(node["pods"]) for node in nodes),
@@ -89,6 +96,16 @@ def cluster(problem: DisruptionProblem, known: Nodes | None = None) -> dict[str,
         ],
         "evictionPrice": problem.settings.eviction_price,
     }
+
+
+def fixed(problem: DisruptionProblem) -> dict[str, Any]:
+    """Return the number and the cost of the nodes that Joiner does not manage.
+
+    A lower bound counts them as they are.
+    """
+    price = candidates.prices(problem)
+    outside = [state for state in problem.snapshot.nodes if not state.managed]
+    return {"nodes": len(outside), "cost": round(sum(map(price, outside)), 4)}
 
 
 def plan(course: Course, results: Results) -> dict[str, Any]:
@@ -243,6 +260,8 @@ def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]
         "created": _moment(born.metadata.creation_timestamp if born is not None else None),
         "expires": _moment(_expiration(state.claim)),
         "state": _state(state),
+        "deletedAt": _moment(state.deleted_at),
+        "deletion": "",
         "cpu": [round(sum(pod[1] for pod in drawn), 3), _cores(total)],
         "memory": [round(sum(pod[2] for pod in drawn), 3), _gib(total)],
         "pods": drawn,
@@ -275,6 +294,7 @@ def _pool(pool: NodePool, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = [node for node in nodes if node["pool"] == name]
     return {
         "name": name,
+        "notReady": not_ready(pool),
         "nodes": len(own),
         "cost": round(sum(node["price"] for node in own), 4),
         "cpu": _sum_pairs(own, "cpu"),

@@ -133,12 +133,11 @@ def _sentence(
         f"{with_count(nodes, 'node')} with {with_count(len(moving), 'pod')} to move: "
         f"{old} to existing nodes, {new} to {with_count(len(results.new_nodes), 'new node')}"
     ]
-    if results.unschedulable:
-        parts.append(f"{with_count(len(results.unschedulable), 'pod')} would stay pending")
     if blocked:
         parts.append(f"the eviction of {with_count(blocked, 'pod')} is blocked now")
     if results.unschedulable:
-        parts.append(f"the rest costs {abs(saving):.4f} $/h {'less' if saving >= 0 else 'more'}")
+        pending = with_count(len(results.unschedulable), "pod")
+        parts = [f"{pending} would stay pending, so this saves nothing", *parts]
     else:
         parts.append(f"{'saves' if saving >= 0 else 'adds'} {abs(saving):.4f} $/h")
     return "; ".join(parts)

@@ -17,6 +17,7 @@ from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, REBOOTING
 from controller.apis.karpenter.nodepool import Budget, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
+from controller.apis.wording import first_three
 from controller.constraints.resources import CPU, MEMORY, Resources, parse_resources
 from controller.disruption.commands import Candidate, Reason
 from controller.disruption.problem import DisruptionProblem
@@ -188,12 +189,14 @@ class Budgets:
 
     `remaining` is in nodes. `capacity` is the amount of each resource that budgets in percent still
     allow, in 1/100,000 of the resource's unit. A node may be disrupted while any amount of each of
-    its resources remains. `faults` are those of `budget_faults`, by NodePool name.
+    its resources remains. `faults` are those of `budget_faults`, and `users` the nodes that consume
+    the budgets, by NodePool name.
     """
 
     remaining: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, dict[str, int]] = field(default_factory=dict)
     faults: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    users: Mapping[str, Sequence[StateNode]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -202,15 +205,15 @@ class Budgets:
         reason: Reason,
         *,
         nodes: Mapping[str, int],
-        consuming: Mapping[str, int],
+        consuming: Mapping[str, Sequence[StateNode]],
         now: datetime,
     ) -> Budgets:
         """Return the budgets of every NodePool now.
 
-        `nodes` and `consuming` are, by NodePool name, the counts that `allowed_disruptions` takes;
-        0 if absent.
+        `nodes` and `consuming` are, by NodePool name, the number of nodes to which budgets apply,
+        and the nodes that consume a budget; none if absent.
         """
-        budgets = cls()
+        budgets = cls(users=consuming)
         faults: dict[str, Sequence[str]] = {}
         for pool in pools:
             name = pool.metadata.name
@@ -218,7 +221,7 @@ class Budgets:
                 pool,
                 reason,
                 nodes=nodes.get(name, 0),
-                consuming=consuming.get(name, 0),
+                consuming=len(consuming.get(name, ())),
                 now=now,
             )
             if wrong := budget_faults(pool, reason):
@@ -253,20 +256,37 @@ class Budgets:
     def copy(self) -> Budgets:
         """Return a copy, so that consuming it does not change this object."""
         left = {pool: dict(capacity) for pool, capacity in self.capacity.items()}
-        return Budgets(dict(self.remaining), left, self.faults)
+        return Budgets(dict(self.remaining), left, self.faults, self.users)
 
     def held_back(self, pool: str) -> str:
         """Return the reason for a node of this NodePool that stays only because of budgets."""
         return f"No allowed disruptions in NodePool {pool} due to {self.blocking_cause(pool)}"
 
     def blocking_cause(self, pool: str) -> str:
-        """Return the cause of 0 allowed disruptions, with the faults of misconfigured budgets."""
-        faults = self.faults.get(pool)
-        return f"blocking budget: {'; '.join(faults)}" if faults else "blocking budget"
+        """Return the cause of 0 allowed disruptions.
+
+        It names the faults of misconfigured budgets, or else the nodes that consume the budgets.
+        """
+        if faults := self.faults.get(pool):
+            return f"blocking budget: {'; '.join(faults)}"
+        if users := self.users.get(pool):
+            return f"blocking budget, used by {first_three([_use(state) for state in users])}"
+        return "blocking budget"
 
 
-Consumption = tuple[Counter[str], Counter[str]]
-"""Per NodePool the number of nodes to which budgets apply, and of those that consume a budget."""
+def _use(state: StateNode) -> str:
+    """Return the name of a node that consumes budgets, and why it does."""
+    if state.deleting:
+        since = state.deleted_at
+        return f"{state.name} (in deletion{f' since {since:%m-%d %H:%M:%S} UTC' if since else ''})"
+    is_rebooting = state.claim is not None and conditions.is_true(
+        state.claim.status.conditions, REBOOTING
+    )
+    return f"{state.name} ({'is rebooted' if is_rebooting else 'not ready'})"
+
+
+Consumption = tuple[Counter[str], Mapping[str, Sequence[StateNode]]]
+"""Per NodePool the number of nodes to which budgets apply, and those that consume a budget."""
 
 
 def budgets_of(
@@ -321,18 +341,19 @@ def capacity(node: Node) -> Resources:
 
 
 def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Consumption:
-    """Count each NodePool's nodes to which budgets apply, and the nodes that consume a budget.
+    """Return how many nodes budgets apply to, and which of them consume a budget.
 
-    Both counts are by NodePool name. `reason` None stands for every reason except Unhealthy.
+    Both are by NodePool name. `reason` None stands for every reason except Unhealthy.
 
     Nodes that are being deleted or rebooted consume every budget. Nodes that are not ready consume
     every budget but that of repair: otherwise they would prevent their own repair.
     """
     total: Counter[str] = Counter()
-    consuming: Counter[str] = Counter()
+    consuming: dict[str, list[StateNode]] = {}
     for state, consumes in _budgeted_nodes(nodes, counts_unready=reason is not Reason.UNHEALTHY):
         total[state.node_pool] += 1
-        consuming[state.node_pool] += consumes
+        if consumes:
+            consuming.setdefault(state.node_pool, []).append(state)
     return total, consuming
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
@@ -44,6 +45,14 @@ class StateNode:
         if self.node is not None:
             return self.node.metadata.name
         return self.claim.metadata.name if self.claim is not None else ""
+
+    @property
+    def deleted_at(self) -> datetime | None:
+        """When the deletion of the NodeClaim or the Node was requested; None if it was not."""
+        times = (
+            each.metadata.deletion_timestamp for each in (self.claim, self.node) if each is not None
+        )
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def provider_id(self) -> str:

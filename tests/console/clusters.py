@@ -14,7 +14,9 @@ from controller.console.web.server import Answer
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import moment
 from controller.offline.disrupt import problem_of
+from controller.offline.pending import PendingPods
 from controller.offline.solve import read
+from controller.reconcilers.provisioning.unplaced import Unplaced
 from tests.disruption.clusters import constrained
 
 NOW = "2026-01-01T03:00:00Z"
@@ -45,7 +47,9 @@ def problem_in(path: Path, now: str = NOW) -> DisruptionProblem:
 def feed_of(problem: DisruptionProblem) -> Feed:
     """Return the data that the console shows of a cluster, evaluated in this process."""
     page, plan = content.cluster(problem), evaluation.plan(problem, 20.0)
-    pending = content.pending_groups(page["pendingPods"], plan.pop("placements"))
+    known = PendingPods(unplaced=Unplaced((), ()), attempts={}, launching={})
+    placed = content.worded(plan.pop("placements"), problem.pending, known)
+    pending = content.pending_groups(page["pendingPods"], placed)
     feed = Feed(page={**page, "decisions": [], "pending": pending}, plan=plan)
     feed.history.append((page["time"], page["cost"], plan["lowerBound"]))
     feed.announce()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -151,6 +152,10 @@ async def test_a_node_is_opened_and_its_drain_simulated_with_the_keyboard_only(
         await page.until("document.querySelector('#answer .summary')")
         assert "pods to move" in await page.text("#answer")
 
+        await page.press("Escape")
+        assert await page.value("document.getElementById('detail').hidden")
+        assert await page.value("document.activeElement.id") == "map"
+
 
 async def test_the_table_shows_the_same_nodes_as_the_map(open_page: OpenPage, feed: Feed) -> None:
     async with open_page(feed) as page:
@@ -173,7 +178,8 @@ async def test_the_table_shows_the_same_nodes_as_the_map(open_page: OpenPage, fe
         ("drainNode", "no-such-node", 'Node "no-such-node" not found'),
         ("deleteNodePool", "general", "pods to move"),
         ("evictionPrice", "1", "at 1 $ it saves"),
-        ("evictionPrice", "-1", "not an eviction price"),
+        ("evictionPrice", "-1", "is no price in $ per eviction"),
+        ("evictionPrice", "abc", "“abc” is no price in $ per eviction, such as 0.01"),
     ],
 )
 async def test_a_what_if_question_is_answered_on_the_page(
@@ -188,6 +194,37 @@ async def test_a_what_if_question_is_answered_on_the_page(
         await page.until("document.getElementById('answer').getAttribute('aria-busy') === 'false'")
 
         assert expected in await page.text("#answer")
+
+
+async def test_a_change_that_leaves_pods_pending_is_no_saving_on_the_page(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    async with open_page(feed) as page:
+        await page.until("document.body.dataset.version")
+        found = {"summary": "", "costBefore": 2.0, "costAfter": 1.0, "evictions": 3}
+        stuck = [{"causes": ["c"], "place": "", "count": 3, "pods": ["a"]}]
+
+        async def shown(answer: dict[str, Any], selector: str) -> Any:
+            await page.value(f"byId('answer').replaceChildren(...replied({json.dumps(answer)}))")
+            return await page.value(f"document.querySelectorAll('#answer {selector}').length")
+
+        assert await shown({**found, "unschedulable": stuck}, ".effect .less") == 0
+        assert "3 pods" in await page.text("#answer .effect")
+        assert await shown({**found, "unschedulable": []}, ".effect .less") == 1
+        await shown({**found, "costAfter": 2.001}, ".effect")
+        assert "none" in await page.text("#answer .effect")
+
+
+async def test_a_nodepool_that_is_not_ready_says_why_on_the_page(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    assert feed.page is not None
+    pools = [{**pool, "notReady": "no type meets [m55]"} for pool in feed.page["pools"]]
+    feed.page = {**feed.page, "pools": pools}
+    async with open_page(feed) as page:
+        await page.until("document.body.dataset.version")
+
+        assert "No: no type meets [m55]" in await page.text("#pools")
 
 
 async def test_the_page_asks_for_a_token_and_refuses_a_wrong_one(

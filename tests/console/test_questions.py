@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller.console import content
@@ -43,6 +45,17 @@ def test_a_deleted_nodepool_launches_no_replacements_of_its_own(
     shown = {node["name"]: node for node in content.cluster(problem)["nodes"]}
     assert all(shown[name]["pool"] != "general" for name in found["existingNodes"])
     assert found["evictions"] > 0
+
+
+def test_a_change_that_leaves_pods_pending_saves_nothing(problem: DisruptionProblem) -> None:
+    pools = replace(problem.snapshot, node_pools=())
+
+    found = answer(DeleteNodePool("general"), replace(problem, snapshot=pools), seconds=10)
+
+    waiting = sum(group["count"] for group in found["unschedulable"])
+    assert waiting
+    assert found["summary"].startswith(f"{waiting} pods would stay pending, so this saves nothing")
+    assert "less" not in found["summary"]
 
 
 def test_a_higher_eviction_price_evicts_no_more_pods(problem: DisruptionProblem) -> None:

@@ -255,13 +255,76 @@ async def test_on_a_narrow_terminal_the_cost_and_what_happens_next_stay_visible(
         assert "next" in titles
 
 
+@pytest.mark.parametrize("width", [80, 110, 140])
+async def test_columns_are_left_out_until_the_causes_fit(
+    page: Content, plan: Content, width: int
+) -> None:
+    nodes = [
+        {**node, "name": f"ip-10-128-{n}-5.eu-central-1", "pool": "node group general-purpose"}
+        for n, node in enumerate(page["nodes"])
+    ]
+    why = "PodDisruptionBudget shop/payments prevents pod evictions"
+    blocked = {node["name"]: why for node in nodes}
+    feed = Feed(page={**page, "nodes": nodes}, plan={**plan, "commands": [], "blocked": blocked})
+    async with Top(feed, lambda _: ()).run_test(size=(width, 24)) as pilot:
+        await pilot.pause()
+
+        titles, first, *_ = screen(pilot)
+        for title in ("node", "$/h", "CPU %", "next", "blocked by"):
+            assert title in titles
+        assert "PodDisruptionBudget" in first
+        await pilot.press("right", "right", "right")
+        assert screen(pilot)[1].startswith("ip-10-128-0")
+
+
+async def test_names_that_are_too_long_are_shortened_before_the_causes(
+    page: Content, plan: Content
+) -> None:
+    nodes = [
+        {**node, "name": f"i-0123456789abcdef0123456789abcdef-{n}"}
+        for n, node in enumerate(page["nodes"])
+    ]
+    async with Top(Feed(page={**page, "nodes": nodes}, plan=plan), lambda _: ()).run_test(
+        size=(80, 24)
+    ) as pilot:
+        await pilot.pause()
+
+        titles, first, *_ = screen(pilot)
+        assert "blocked by" in titles
+        assert "…" in first
+
+
+async def test_a_nodepool_that_is_not_ready_says_why(page: Content, plan: Content) -> None:
+    pools = [{**pool, "notReady": "no type meets [m55]"} for pool in page["pools"]]
+    feed = Feed(page={**page, "pools": pools}, plan=plan)
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
+        await pilot.press("p")
+        assert " NO " in screen(pilot)[1]
+        assert "not ready: no type meets [m55]" in text(pilot, "#detail")
+
+
+def test_the_headline_counts_nodes_outside_nodepools_as_fixed(page: Content, plan: Content) -> None:
+    nodes = len(page["nodes"])
+    some = {**page, "fixed": {"nodes": 1, "cost": 0.1}}
+    assert "1 node outside NodePools fixed" in tables.headline(some, plan)
+    every = {**page, "fixed": {"nodes": nodes, "cost": page["cost"]}}
+    assert "gap" not in tables.headline(every, plan)
+    assert "`joiner advise`" in tables.headline(every, plan)
+
+
+def test_the_headline_has_no_cost_before_prices_are_read(page: Content) -> None:
+    headline = tables.headline({**page, "cost": 0.0, "unpriced": len(page["nodes"])}, None)
+    assert headline.startswith("prices are not read yet")
+    assert "$0.00" not in headline
+
+
 async def test_nodes_of_a_node_group_are_named_after_it(page: Content) -> None:
     nodes = [{**node, "pool": "node group web", "price": 0.0} for node in page["nodes"]]
     feed = Feed(page={**page, "nodes": nodes, "pools": [], "cost": 0.0, "unpriced": len(nodes)})
     async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
         await pilot.press("g")
         assert screen(pilot)[1].startswith("NodePool node group web: ")
-        assert f"{len(nodes)} nodes without price" in text(pilot, "#head")
+        assert "prices are not read yet" in text(pilot, "#head")
         await pilot.press("p")
         assert "the cluster has no NodePools" in " ".join(screen(pilot))
 

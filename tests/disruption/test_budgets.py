@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from controller.apis.karpenter.nodepool import Budget, DisruptionPolicy, NodePool
+from controller.apis.kubernetes.meta import with_fields
 from controller.disruption.advice.forecast import never_allows
 from controller.disruption.budgets import UNLIMITED, Budgets, allowed_disruptions
 from controller.disruption.commands import Reason
-from tests.builders import make_nodepool
+from controller.state.nodes import StateNode
+from tests.builders import make_node, make_nodepool
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 WORKING_HOURS = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
@@ -131,6 +133,21 @@ def test_the_reason_of_a_blocking_budget_names_the_invalid_budget(
     assert budgets.held_back("default") == (
         "No allowed disruptions in NodePool default due to blocking budget: "
         f"spec.disruption.budgets[2]: {fault}"
+    )
+
+
+def test_the_reason_of_a_blocking_budget_names_the_nodes_that_use_it() -> None:
+    stuck = with_fields(make_node("a"), "metadata", deletion_timestamp=MONDAY)
+    broken = make_node("b")
+    using = [StateNode(node=stuck, deleting=True), StateNode(node=broken)]
+    pool = with_budgets(Budget(nodes="1"))
+    budgets = Budgets.of(
+        [pool], Reason.DRIFTED, nodes={"default": 10}, consuming={"default": using}, now=MONDAY
+    )
+
+    assert budgets.held_back("default") == (
+        "No allowed disruptions in NodePool default due to blocking budget, used by "
+        f"a (in deletion since {MONDAY:%m-%d %H:%M:%S} UTC), b (not ready)"
     )
 
 

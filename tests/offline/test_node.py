@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from controller.__main__ import main
+from controller.console import content
+from tests.console.clusters import problem_in
 from tests.disruption.test_consolidation import pods, pool, world
 from tests.disruption.test_preferenceprices import apart
 
@@ -150,8 +152,31 @@ def test_a_node_that_starts_or_ends_is_explained_with_what_it_waits_for(
         "registered"
     )
     assert asked(capsys, path, "b")["why"] == (
-        "Node is already being deleted: all its pods will be deleted by 2026-11-01T00:05:00Z"
+        "Node is already being deleted: since 2026-11-01 00:00:00 UTC; 1 pod to evict; all its "
+        "pods will be deleted by 2026-11-01T00:05:00Z"
     )
+
+
+def test_a_stuck_deletion_says_since_when_why_until_when_and_what_it_blocks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world(("a", "small", pods("web", 2)), ("b", "small", pods("b", 1)))
+    cluster["nodeClaims"][0]["metadata"]["deletionTimestamp"] = NOW
+    for pod in cluster["pods"][:2]:
+        pod["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    path = written(tmp_path, cluster)
+
+    assert asked(capsys, path, "a")["why"] == (
+        "Node is already being deleted: since 2026-11-01 00:00:00 UTC; waits for pod "
+        f"{cluster['pods'][0]['metadata']['namespace']}/{cluster['pods'][0]['metadata']['name']} "
+        "and 1 other pod: karpenter.sh/do-not-disrupt: true; no terminationGracePeriod ends the "
+        "wait; until then, the node uses the budgets of its NodePool"
+    )
+    nodes = content.cluster(problem_in(Path(path)))["nodes"]
+    node = next(node for node in nodes if node["name"] == "a")
+    assert node["state"] == "terminating"
+    assert node["deletedAt"] == NOW
+    assert node["deletion"].startswith("since 2026-11-01 00:00:00 UTC; waits for pod")
 
 
 def test_a_saving_that_does_not_pay_yet_is_explained_with_the_time_when_it_does(

@@ -50,7 +50,7 @@ NOTHING = tables.sheet_of((), ())
 TITLE = Style(bold=True, underline=True)
 HEADING = Style(bold=True)
 CURSOR = Style(reverse=True)
-LEAVING = Style(color="red")
+MARKED = Style(color="red")
 PLAIN = Style()
 
 
@@ -146,13 +146,14 @@ class Lines(ScrollView, can_focus=True):
         elif number < len(sheet.keys):
             line = sheet.line(number)
             text, style = sheet.text(line.cells), PLAIN if line.key else HEADING
-            if line.is_leaving:
-                style = LEAVING
+            if line.is_marked:
+                style = MARKED
             if number == self.cursor and self.has_focus:
                 style += CURSOR
         else:
             text, style = sheet.empty if not sheet.keys and y == 2 else "", PLAIN
-        return Strip([Segment(text[left : left + width].ljust(width), style)], width)
+        text = text[: sheet.fixed_width] + text[sheet.fixed_width + left :]
+        return Strip([Segment(text[:width].ljust(width), style)], width)
 
 
 class Terminal(LinuxDriver):

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
+from controller.apis.wording import with_count
 from controller.console.feed import Content
 
 GROUPINGS = ("", "pool", "zone", "type", "capacityType")
@@ -32,6 +33,9 @@ STATES = ("launching", "registered", "terminating")
 
 HOURS_A_MONTH = 730
 
+LEAST_NAME, LEAST_CAUSE = 12, 20
+"""The widths to which the columns of names and causes may shrink, in characters."""
+
 GAP = "  "
 ASCENDING, DESCENDING = " ↑", " ↓"
 
@@ -44,13 +48,14 @@ class Line:
 
     `key` identifies its object; it is empty for the heading of a group, which has one cell.
     `detail` is shown below the table while the cursor is on the row; it has what may be wider than
-    the screen. `is_leaving` is True for a node that would be disrupted now.
+    the screen. `is_marked` is True for a node that would be disrupted now, or is being deleted, and
+    for a NodePool that is not ready.
     """
 
     cells: Cells
     key: str = ""
     detail: str = ""
-    is_leaving: bool = False
+    is_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +82,22 @@ class Sheet:
         """Return cells as a line of text; a heading's one cell may be of any width."""
         if len(cells) == 1:
             return cells[0]
+        last = len(cells) - 1
         return GAP.join(
-            cell.rjust(width) if number in self.right else cell.ljust(width)
+            cell.rjust(width)
+            if number in self.right
+            else _shortened(cell, width if number < last else len(cell)).ljust(width)
             for number, (cell, width) in enumerate(zip(cells, self.widths, strict=True))
         )
+
+    @property
+    def fixed_width(self) -> int:
+        """The width of the first column, which stays on the screen while the others scroll."""
+        return self.widths[0] + len(GAP) if len(self.widths) > 1 else 0
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def sheet_of(
@@ -172,19 +189,19 @@ class Nodes:
         nodes.sort(key=COLUMNS[arranged.column].key, reverse=arranged.is_reversed)
         lines = _group_lines(nodes, arranged.group) if arranged.group else nodes
         following = max((14, *map(len, self._leaving.values())))
-        shown = self._columns(columns - following, arranged.column)
+        why = max((10, *map(len, self._blocked.values())))
+        shown, own_widths = self._columns(
+            columns and max(columns - following - min(why, LEAST_CAUSE) - 2 * len(GAP), 1),
+            arranged.column,
+        )
         arrow = DESCENDING if arranged.is_reversed else ASCENDING
         titles = [
             COLUMNS[number].title + (arrow if number == arranged.column else "") for number in shown
         ]
-        widths = [
-            max(self._widths[number], len(title))
-            for number, title in zip(shown, titles, strict=True)
-        ]
-        why = max(map(len, self._blocked.values()), default=0)
+        widths = [max(width, len(title)) for width, title in zip(own_widths, titles, strict=True)]
         return Sheet(
             titles=(*titles, "next", "blocked by"),
-            widths=[*widths, following, max(why, 10)],
+            widths=[*widths, following, why],
             keys=["" if isinstance(each, str) else each["name"] for each in lines],
             line=lambda number: self._line(lines[number], shown),
             right=frozenset(index for index, number in enumerate(shown) if COLUMNS[number].width),
@@ -197,21 +214,25 @@ class Nodes:
         if isinstance(node, str):
             return Line((node,))
         name = node["name"]
-        why = self._blocked.get(name, "")
+        why = node["deletion"] or self._blocked.get(name, "")
         following = self._leaving.get(name) or self._next(node)
         cells = (COLUMNS[number].text(node, self) for number in shown)
         detail = f"{name}: {why or following or 'stays'}"
-        return Line((*cells, following, why), name, detail, name in self._leaving)
+        is_marked = name in self._leaving or bool(node["deletion"])
+        return Line((*cells, following, why), name, detail, is_marked)
 
     def _next(self, node: Content) -> str:
         """Return the state of a node that is not ready, or when a ready one expires."""
         if node["state"] != "ready":
-            return str(node["state"])
+            return f"{node['state']} {age(self.now, node['deletedAt'])}".rstrip()
         left = age(_moment(node["expires"]), self._page["time"])
         return f"expires {left}" if left else ""
 
-    def _columns(self, columns: int, sorted_by: int) -> list[int]:
-        """Return the columns that fit; the sorted one always does."""
+    def _columns(self, columns: int, sorted_by: int) -> tuple[list[int], list[int]]:
+        """Return the columns that fit, and their widths; the sorted one is never left out.
+
+        If the remaining columns do not fit, texts and the names of nodes are shortened.
+        """
         shown = list(range(len(COLUMNS)))
         dropped = sorted(
             (number for number in shown if COLUMNS[number].rank and number != sorted_by),
@@ -223,7 +244,12 @@ class Nodes:
                 break
             shown.remove(number)
             used -= self._widths[number] + len(GAP)
-        return shown
+        widths = [self._widths[number] for number in shown]
+        for index in reversed(range(len(shown))):
+            if columns and used > columns and not COLUMNS[shown[index]].width:
+                width = min(widths[index], max(widths[index] - (used - columns), LEAST_NAME))
+                used, widths[index] = used - widths[index] + width, width
+        return shown, widths
 
     def _matching_nodes(self, wanted: str) -> list[Content]:
         if not wanted:
@@ -272,6 +298,7 @@ def pools(page: Content) -> Sheet:
         Line(
             (
                 pool["name"],
+                "NO" if pool["notReady"] else "yes",
                 str(pool["nodes"]),
                 f"{pool['cost']:.2f}",
                 f"{_share(pool['cpu']):.0%}",
@@ -281,12 +308,25 @@ def pools(page: Content) -> Sheet:
                 pool["policy"],
             ),
             pool["name"],
-            f"Enter: the nodes of {pool['name']}",
+            f"not ready: {pool['notReady']}"
+            if pool["notReady"]
+            else f"Enter: the nodes of {pool['name']}",
+            bool(pool["notReady"]),
         )
         for pool in page["pools"]
     ]
-    titles = ("NodePool", "nodes", "$/h", "CPU", "memory", "limits", "budgets", "consolidation")
-    return sheet_of(titles, lines, right=(1, 2, 3, 4), empty="the cluster has no NodePools")
+    titles = (
+        "NodePool",
+        "ready",
+        "nodes",
+        "$/h",
+        "CPU",
+        "memory",
+        "limits",
+        "budgets",
+        "consolidation",
+    )
+    return sheet_of(titles, lines, right=(2, 3, 4, 5), empty="the cluster has no NodePools")
 
 
 def pending_sheet(page: Content) -> Sheet:
@@ -365,17 +405,8 @@ def pod(facts: Sequence[tuple[str, str]]) -> Sheet:
 
 def headline(page: Content, plan: Content | None) -> str:
     """Return the cluster's totals in one line."""
-    parts = [f"${page['cost']:.2f}/h (${page['cost'] * HOURS_A_MONTH:,.0f}/month)"]
-    if page["unpriced"]:
-        parts.append(f"{page['unpriced']} nodes without price")
-    bound = plan["lowerBound"] if plan else None
-    if bound is None or bound > page["cost"]:  # the bound is of the cluster as it was before
-        parts.append("lower bound …")
-    else:
-        parts.append(f"lower bound ${bound:.2f}")
-        if bound:
-            parts.append(f"gap {page['cost'] / bound - 1:.0%}")
-    parts += [
+    parts = [
+        *_cost_parts(page, plan),
         f"nodes {len(page['nodes'])}{_unready(page['nodes'])}",
         f"pods {page['pods']}",
         f"pending {len(page['pendingPods'])}",
@@ -383,6 +414,25 @@ def headline(page: Content, plan: Content | None) -> str:
         f"memory {_share(page['memory']):.0%}",
     ]
     return " · ".join(parts)
+
+
+def _cost_parts(page: Content, plan: Content | None) -> list[str]:
+    """Return the cost, its lower bound and the gap; nodes outside NodePools count as fixed."""
+    if page["nodes"] and page["unpriced"] == len(page["nodes"]):
+        return ["prices are not read yet"]
+    parts = [f"${page['cost']:.2f}/h (${page['cost'] * HOURS_A_MONTH:,.0f}/month)"]
+    if page["unpriced"]:
+        parts.append(f"{with_count(page['unpriced'], 'node')} without price")
+    bound, fixed = plan["lowerBound"] if plan else None, page["fixed"]
+    if bound is None or bound > page["cost"]:  # the bound is of the cluster as it was before
+        return [*parts, "lower bound …"]
+    if fixed["nodes"] == len(page["nodes"]):
+        return [*parts, "no node of a NodePool: `joiner advise` shows what Joiner would save"]
+    if bound:
+        parts += [f"lower bound ${bound:.2f}", f"gap {page['cost'] / bound - 1:.0%}"]
+    if fixed["nodes"]:
+        parts.append(f"{with_count(fixed['nodes'], 'node')} outside NodePools fixed")
+    return parts
 
 
 def _unready(nodes: Sequence[Content]) -> str:
@@ -456,19 +506,19 @@ def _price(node: Content, _: Nodes) -> str:
 
 COLUMNS: Sequence[Column] = (
     Column("node", lambda node, of: of.names[node["name"]], lambda node: node["name"]),
-    _texts("pool"),
-    _texts("type"),
-    replace(_texts("zone"), rank=5),
-    replace(_texts("capacityType"), rank=3),
+    replace(_texts("pool"), rank=1),
+    replace(_texts("type"), rank=2),
+    replace(_texts("zone"), rank=7),
+    replace(_texts("capacityType"), rank=5),
     Column(
-        "age", lambda node, of: age(of.now, node["created"]), lambda node: node["created"], 4, 4
+        "age", lambda node, of: age(of.now, node["created"]), lambda node: node["created"], 4, 6
     ),
     Column("$/h", _price, lambda node: node["price"], 7),
-    _amounts("cpu", "", 7),
-    _shares("cpu", "CPU %", 1),
-    _amounts("memory", "Gi", 6),
-    _shares("memory", "mem %", 2),
-    Column("pods", lambda node, _: str(len(node["pods"])), lambda node: len(node["pods"]), 4),
+    _amounts("cpu", "", 9),
+    _shares("cpu", "CPU %", 0),
+    _amounts("memory", "Gi", 8),
+    _shares("memory", "mem %", 4),
+    Column("pods", lambda node, _: str(len(node["pods"])), lambda node: len(node["pods"]), 4, 3),
 )
 """The columns by which nodes can be sorted. `Nodes.sheet` adds what happens to a node next, and
 what blocks its disruption."""

@@ -105,11 +105,7 @@ def application(
             raise web.HTTPUnsupportedMediaType(
                 text="send the question with Content-Type: application/json"
             )
-        status, found = 200, dict[str, Any]()
-        try:
-            found |= await answer(_QUESTIONS.decode(await request.read()))
-        except (msgspec.DecodeError, questions.UnanswerableError) as error:
-            status, found = 400, {"error": str(error)}
+        status, found = await _answered(await request.read(), answer)
         body = orjson.dumps(found)
         return web.Response(status=status, body=body, content_type="application/json")
 
@@ -121,6 +117,16 @@ def application(
     app.router.add_get("/api/events", events)
     app.router.add_post("/api/questions", ask)
     return app
+
+
+async def _answered(question: bytes, answer: Answer) -> tuple[int, Mapping[str, Any]]:
+    """Return the HTTP status and the answer to a question, or the error."""
+    try:
+        return 200, await answer(_QUESTIONS.decode(question))
+    except msgspec.DecodeError as error:
+        return 400, {"error": f"the question has a value that is not allowed: {error}"}
+    except questions.UnanswerableError as error:
+        return 400, {"error": str(error)}
 
 
 def _static(name: str, kind: str) -> Callable[[web.Request], Any]:

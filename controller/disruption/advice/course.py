@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
 from controller.apis import labels
+from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import why_not_evaluated
 from controller.disruption.applying import apply_commands
@@ -78,10 +80,15 @@ def with_buffered_nodes(problem: DisruptionProblem) -> DisruptionProblem:
 
 def _explanations(problem: DisruptionProblem, decision: Decision) -> Mapping[str, str]:
     """Return why each of Joiner's nodes stays, including nodes that were not evaluated."""
+    pods: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in problem.snapshot.pods:
+        pods[pod.spec.node_name].append(pod)
     going = {name for command in decision.commands for name in command.names}
     asked = candidates.initialized_nodes(problem)
     rest = {
-        state.name: LATER if state.name in asked else why_not_evaluated(state)
+        state.name: LATER
+        if state.name in asked
+        else why_not_evaluated(state, pods[state.name], problem)
         for state in problem.snapshot.nodes
         if state.managed and state.node is not None and state.name not in going
     }

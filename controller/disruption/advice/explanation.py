@@ -98,7 +98,7 @@ def explain_node(
         goes=command is not None,
         why=f"Disrupted now ({command.reason.value}): {command.why}"
         if command is not None
-        else why or why_not_evaluated(state),
+        else why or why_not_evaluated(state, own, problem),
         pods=pods,
         alternative=None if results.unschedulable else results.cost,
         new_nodes=results.new_nodes,
@@ -136,19 +136,38 @@ def _without_preferences(
     return None if results.unschedulable else results.cost
 
 
-def why_not_evaluated(state: StateNode) -> str:
-    """Return why a node is not evaluated for disruption."""
+def why_not_evaluated(state: StateNode, pods: Sequence[Pod], problem: DisruptionProblem) -> str:
+    """Return why a node with these pods is not evaluated for disruption."""
     if state.claim is None:
         return "Node is not managed by Joiner: it has no NodeClaim with an EC2NodeClass"
     if state.deleting:
-        until = state.claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP)
-        end = f": all its pods will be deleted by {until}" if until else ""
-        return f"Node is already being deleted{end}"
+        return f"Node is already being deleted: {deletion(state, pods, problem)}"
     if not state.initialized:
         found = conditions.find(state.claim.status.conditions, INITIALIZED)
         missing = f": {found.message}" if found is not None and found.message else ""
         return f"Node is not initialized yet{missing}"
     return "No reason to disrupt this node"
+
+
+def deletion(state: StateNode, pods: Sequence[Pod], problem: DisruptionProblem) -> str:
+    """Return since when a node is in deletion, for what it waits, and until when at most."""
+    since = f"since {state.deleted_at:%Y-%m-%d %H:%M:%S} UTC" if state.deleted_at else "just begun"
+    draining = [
+        pod for pod in pods if is_reschedulable(pod) and not is_daemon(pod) and not is_static(pod)
+    ]
+    blocked = [(pod, why) for pod in draining for why, _ in [hold(pod, problem)] if why]
+    annotations = state.claim.metadata.annotations if state.claim is not None else {}
+    until = annotations.get(labels.TERMINATION_TIMESTAMP)
+    end = f"; all its pods will be deleted by {until}" if until else ""
+    if not blocked:
+        return f"{since}; {with_count(len(draining), 'pod')} to evict{end}"
+    pod, why = blocked[0]
+    others = f" and {with_count(len(blocked) - 1, 'other pod')}" if blocked[1:] else ""
+    end = end or "; no terminationGracePeriod ends the wait"
+    return (
+        f"{since}; waits for pod {pod.key}{others}: {why}{end}; until then, the node uses the "
+        "budgets of its NodePool"
+    )
 
 
 def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanation:

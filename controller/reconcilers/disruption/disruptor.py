@@ -283,7 +283,7 @@ class Disruptor(PortUser):
             )
             for name, allowed in budgets.remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)
-                self.metrics.consuming_budgets(name, reason, consuming[name])
+                self.metrics.consuming_budgets(name, reason, len(consuming.get(name, ())))
                 if not allowed and total[name]:
                     await self.recorder.publish(
                         problem.node_pools[name], "Normal", "DisruptionBlocked",

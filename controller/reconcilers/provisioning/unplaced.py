@@ -173,17 +173,21 @@ def _launches_for_pods(pool: NodePool) -> bool:
 
 
 def _not_ready(pool: NodePool) -> str:
-    """Return why a pool may not create nodes; empty if it may, or is static or being deleted."""
+    """Return a sentence why a pool may not create nodes for pods; empty if it may, or is static."""
     if not _launches_for_pods(pool):
         return ""
-    missing = [c for c in pool.status.conditions if c.is_false and c.type not in NOT_CAUSES]
-    why = "; ".join(c.message or c.reason for c in missing)
-    if missing:
+    if why := not_ready(pool):
         return f"NodePool {pool.metadata.name} is not ready: {why}"
     joining = conditions.find(pool.status.conditions, NODE_REGISTRATION_HEALTHY)
     if joining is not None and joining.is_false:
         return f"new nodes of NodePool {pool.metadata.name} do not join: {joining.message}"
     return ""
+
+
+def not_ready(pool: NodePool) -> str:
+    """Return why a NodePool is not ready, from its conditions; empty if it is."""
+    missing = [c for c in pool.status.conditions if c.is_false and c.type not in NOT_CAUSES]
+    return "; ".join(c.message or c.reason for c in missing)
 
 
 def _refused_launches(pool: NodePool, node_class: EC2NodeClass | None) -> str:

@@ -137,10 +137,12 @@ function show() {
 function totals(page, plan) {
   // A bound above the cost belongs to the cluster before its last changes.
   const bound = plan && plan.lowerBound <= page.cost ? plan.lowerBound : null;
+  const { nodes: outside } = page.fixed, isOutside = outside === page.nodes.length;
+  const isPriced = !page.nodes.length || page.unpriced < page.nodes.length;
   const facts = [
-    ["Cost", dollars(page.cost), "/h"],
-    ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : "/h"],
-    ["Gap", bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : bound === 0 ? "none" : "…", bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo` : ""],
+    ["Cost", isPriced ? dollars(page.cost) : "…", isPriced ? "/h" : "prices are not read yet"],
+    ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : outside ? `/h, ${counted(outside, "node")} outside NodePools fixed` : "/h"],
+    ["Gap", outside && isOutside ? "–" : bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : bound === 0 ? "none" : "…", outside && isOutside ? "joiner advise shows what Joiner would save" : bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo` : ""],
     ["Nodes", page.nodes.length.toLocaleString("en"), unready(page.nodes)],
     ["Pods", page.pods.toLocaleString("en"), ""],
     ["Pending", page.pendingPods.length.toLocaleString("en"), ""],
@@ -209,7 +211,7 @@ function columnOf(node, key) {
 /** Return the next state of a node, or why it stays. */
 function nextOf(node) {
   const { plan } = content;
-  if (node.state !== "ready") return node.state;
+  if (node.state !== "ready") return node.deletion ? `${node.state}: ${node.deletion}` : node.state;
   if (!plan) return "…";
   const command = plan.commands.find((one) => one.nodes.includes(node.name));
   if (command) return `disrupted now (${command.reason}), saves ${command.saving.toFixed(4)} $/h${command.nodes.length > 1 ? ` with ${counted(command.nodes.length - 1, "other node")}` : ""}`;
@@ -238,6 +240,12 @@ function table(shown) {
   byId("next").disabled = first + PAGE >= rows.length;
 }
 
+function close() {
+  opened = "";
+  byId("detail").hidden = true;
+  byId("map").focus();
+}
+
 function open(name) {
   const node = content.page.nodes.find((each) => each.name === name), panel = byId("detail");
   opened = node ? name : "";
@@ -256,7 +264,7 @@ function open(name) {
       node.pods.map((pod) => el("li", {}, `${pod[0]} (${pod[1]} CPU, ${pod[2]} GiB${pod[3] ? ", DaemonSet" : ""})`)))),
     el("div", { class: "row" },
       el("button", { type: "button", class: "main", onclick: () => { choose("drainNode", node.name); ask(); } }, "What if it is drained?"),
-      el("button", { type: "button", onclick: () => { opened = ""; panel.hidden = true; byId("map").focus(); } }, "Close")));
+      el("button", { type: "button", onclick: close }, "Close")));
 }
 
 function money() {
@@ -299,10 +307,10 @@ function money() {
 }
 
 function pools(list) {
-  const heads = [["NodePool"], ["Nodes", true], ["$/h", true], ["CPU", true], ["Memory", true], ["Limits"], ["Disruption budgets"]];
+  const heads = [["NodePool"], ["Ready"], ["Nodes", true], ["$/h", true], ["CPU", true], ["Memory", true], ["Limits"], ["Disruption budgets"]];
   byId("pools").tHead.replaceChildren(el("tr", {}, heads.map(([head, number]) => el("th", { scope: "col", class: number ? "number" : null }, head))));
   byId("pools").tBodies[0].replaceChildren(...list.map((pool) => el("tr", {},
-    el("th", { scope: "row" }, pool.name), el("td", { class: "number" }, String(pool.nodes)), el("td", { class: "number" }, pool.cost.toFixed(2)),
+    el("th", { scope: "row" }, pool.name), el("td", {}, pool.notReady ? `No: ${pool.notReady}` : "Yes"), el("td", { class: "number" }, String(pool.nodes)), el("td", { class: "number" }, pool.cost.toFixed(2)),
     el("td", { class: "number" }, `${percent(pool.cpu)} %`), el("td", { class: "number" }, `${percent(pool.memory)} %`),
     el("td", {}, Object.entries(pool.limits).map(([name, value]) => `${name} ${value}`).join(", ") || "none"), el("td", {}, pool.budgets.join("; ")))));
 }
@@ -361,6 +369,10 @@ function choose(kind, subject) {
 
 async function ask() {
   const kind = byId("kind").value, subject = byId("subject").value.trim(), target = byId("answer");
+  if (kind === "evictionPrice" && !(subject && Number(subject) >= 0)) {
+    target.replaceChildren(el("p", { class: "error" }, `“${subject}” is no price in $ per eviction, such as 0.01`));
+    return;
+  }
   const question = { drainNode: { node: subject }, deleteNodePool: { nodePool: subject }, evictionPrice: { price: Number(subject) } }[kind];
   target.setAttribute("aria-busy", "true");
   target.replaceChildren(el("p", { class: "hint" }, "Evaluating …"));
@@ -375,12 +387,16 @@ async function ask() {
   target.scrollIntoView({ block: "nearest" });
 }
 
+/** Smaller differences are shown as none; in $/h. */
+const CENT = 0.005;
+
 function replied(found) {
-  const change = found.costAfter - found.costBefore;
+  const change = found.costAfter - found.costBefore, isOutage = Boolean(found.unschedulable && found.unschedulable.length);
   const parts = [
     el("p", { class: "summary" }, found.summary),
     el("dl", { class: "effect" }, [["now", `${dollars(found.costBefore)}/h`], ["then", `${dollars(found.costAfter)}/h`],
-      ["difference", `${change > 0 ? "+" : "−"}${dollars(Math.abs(change))}/h`, change > 0 ? "more" : "less"], ["evictions", String(found.evictions)]]
+      ["difference", Math.abs(change) < CENT ? "none" : `${change > 0 ? "+" : "−"}${dollars(Math.abs(change))}/h`, isOutage || change > 0 ? "more" : "less"],
+      ...(isOutage ? [["stay pending", counted(found.unschedulable.reduce((sum, group) => sum + group.count, 0), "pod"), "more"]] : []), ["evictions", String(found.evictions)]]
       .map(([name, value, kind]) => el("div", {}, el("dt", {}, name), el("dd", { class: kind }, value)))),
   ];
   if (found.newNodes && found.newNodes.length) {
@@ -400,6 +416,7 @@ function replied(found) {
 
 byId("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 byId("kind").addEventListener("change", () => { byId("subject").value = ""; if (content && content.page) subjects(); });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && opened) close(); });
 byId("group").addEventListener("change", nodes);
 byId("filter").addEventListener("input", () => { first = 0; nodes(); });
 byId("previous").addEventListener("click", () => { first = Math.max(0, first - PAGE); nodes(); });
