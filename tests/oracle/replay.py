@@ -44,7 +44,7 @@ from tests.oracle.rules import (
     requests,
     tolerates,
 )
-from tests.oracle.volumes import Volumes
+from tests.oracle.volumes import EBS, UNSTATED_ATTACHMENTS, Volumes
 
 NODE_POOL = "karpenter.sh/nodepool"
 
@@ -219,7 +219,13 @@ class Replay:
         labels |= {NODE_POOL: node["nodePool"], INSTANCE_TYPE: choice.kind["name"]}
         labels[HOSTNAME] = name
         taints = template["spec"].get("taints") or []
-        return NodeInfo(name, with_aliases(labels), taints, dict(self._allocatable(choice.kind)))
+        return NodeInfo(
+            name,
+            with_aliases(labels),
+            taints,
+            dict(self._allocatable(choice.kind)),
+            attachable={EBS: choice.kind.get("attachableVolumes", UNSTATED_ATTACHMENTS)},
+        )
 
     def _allocatable(self, kind: Object) -> Amounts:
         """Return the allocatable resources of a node of an instance type; cached."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.oracle.nodeinfos import NodeInfo
+from tests.oracle.nodeinfos import ZONE, NodeInfo
 from tests.oracle.rules import Object, key_of, node_term
+
+EBS = "ebs.csi.aws.com"
+UNSTATED_ATTACHMENTS = 25
+"""The EBS volumes of a node whose instance type states none: 27 attachments that the root volume
+and a second network interface share."""
 
 
 class Volumes:
@@ -44,13 +49,16 @@ class Volumes:
 
     def _reachable(self, claim: Object, node_info: NodeInfo) -> bool:
         if bound := claim["spec"].get("volumeName"):
-            spec = self._volumes[bound]["spec"]
-            required = spec.get("nodeAffinity", {}).get("required")
-            return required is None or any(
-                node_term(term, node_info.labels, node_info.name)
-                for term in required["nodeSelectorTerms"]
+            return _attaches(self._volumes[bound], node_info)
+        storage_class = self._class(claim)
+        if storage_class.get("provisioner") == "kubernetes.io/no-provisioner":
+            return any(
+                _attaches(volume, node_info)
+                for volume in self._volumes.values()
+                if volume.get("status", {}).get("phase") == "Available"
+                and volume["spec"]["storageClassName"] == storage_class["metadata"]["name"]
             )
-        terms = self._class(claim).get("allowedTopologies") or []
+        terms = storage_class.get("allowedTopologies") or []
         return not terms or any(
             all(
                 node_info.labels.get(expression["key"]) in expression["values"]
@@ -73,3 +81,14 @@ class Volumes:
     def _class(self, claim: Object) -> Object:
         storage_class: Object = self._classes.get(claim["spec"].get("storageClassName", ""), {})
         return storage_class
+
+
+def _attaches(volume: Object, node_info: NodeInfo) -> bool:
+    """Whether node affinity and zone label of a volume admit the node."""
+    required = volume["spec"].get("nodeAffinity", {}).get("required")
+    zones = volume["metadata"].get("labels", {}).get(ZONE)
+    if zones is not None and node_info.labels.get(ZONE) not in zones.split("__"):
+        return False
+    return required is None or any(
+        node_term(term, node_info.labels, node_info.name) for term in required["nodeSelectorTerms"]
+    )

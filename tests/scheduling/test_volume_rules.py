@@ -89,10 +89,10 @@ def solve(waiting: list[Pod], **world: Any) -> Results:
     return schedule_on(make_snapshot(make_nodepool(), **world), waiting)
 
 
-def available(name: str, zone: str, **spec: Any) -> PersistentVolume:
+def available(name: str, zone: str, phase: str = "Available", **spec: Any) -> PersistentVolume:
     """Return a volume of the StorageClass `static` in a zone, which no claim has."""
     own = {"storageClassName": "static", "capacity": {"storage": "10Gi"}}
-    return disk(name, on={labels.ZONE: zone}, phase="Available", **{**own, **spec})
+    return disk(name, on={labels.ZONE: zone}, phase=phase, **{**own, **spec})
 
 
 STATIC = storage_class("static", "kubernetes.io/no-provisioner")
@@ -163,6 +163,7 @@ def test_a_claim_without_a_provisioner_gets_nodes_that_attach_an_available_volum
             available("other", "zone-a", storageClassName="other"),
             available("given", "zone-a", claimRef={"namespace": "default", "name": "another"}),
             disk("bound", on={labels.ZONE: "zone-a"}, storageClassName="static"),
+            available("failed", "zone-a", phase="Failed"),
             available("right", "zone-c"),
         ),
         persistent_volume_claims=(claim("data", storageClassName="static", **request),),

@@ -51,7 +51,7 @@ from bench.parity.generated.topology import (
     zone_spread,
 )
 from bench.parity.generated.types import types
-from bench.parity.generated.volumes import volume_limits, volumes, volumes_and_spread
+from bench.parity.generated.volumes import volume_limits, volume_rules, volumes, volumes_and_spread
 from bench.parity.worlds import World
 
 MANY = 12
@@ -102,6 +102,7 @@ RARE: tuple[Feature, ...] = (
     volumes_made_before,
     best_effort_minimums,
     weights_and_limits,
+    volume_rules,
 )
 """Features that few clusters have.
 

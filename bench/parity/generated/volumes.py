@@ -98,6 +98,31 @@ def volume_limits(draft: Draft) -> None:
     ephemeral(draft, "attached", draft.group(number=draft.number(3, 5), cpu=100, memory=100))
 
 
+def volume_rules(draft: Draft) -> None:
+    """Add types with few attachments, a volume with a zone label, and claims of static volumes."""
+    chance = draft.chance
+    for kind in draft.world["instanceTypes"]:
+        kind["attachableVolumes"] = chance.randint(2, 4)
+    draft.storage_classes("anywhere")
+    draft.storage_classes("static", provisioner="kubernetes.io/no-provisioner")
+    ephemeral(draft, "anywhere", draft.group(number=draft.number(3, 9), cpu=100, memory=100))
+    labelled = f"labelled-{draft.name()}"
+    with_claims(draft, [volume_claim(draft, labelled, "bound")])
+    volume = draft.world["persistentVolumes"][-1]
+    volume["spec"].pop("nodeAffinity")
+    volume["metadata"]["labels"] = {ZONE: "__".join(sorted(chance.sample(ZONES, 2)))}
+    for index in range(chance.randint(1, 3)):
+        name = f"static-{draft.name()}"
+        with_claims(draft, [volume_claim(draft, name, "free")])
+        draft.world["persistentVolumeClaims"][-1]["spec"]["storageClassName"] = "static"
+        if index < 2:
+            volume_claim(draft, f"other-{name}", "bound")
+            draft.world["persistentVolumeClaims"].pop()
+            volume = draft.world["persistentVolumes"][-1]
+            volume["spec"]["storageClassName"] = "static"
+            volume["status"] = {"phase": "Available"}
+
+
 def volumes_and_spread(draft: Draft) -> None:
     """Add a group with topology spread over zones: one pod per zone, pinned there by a volume."""
     draft.storage_classes("anywhere")
