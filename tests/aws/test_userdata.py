@@ -14,9 +14,9 @@ import pytest
 from controller.apis.kubernetes.taints import Taint
 from controller.aws.bootstrap import bottlerocket
 from controller.aws.bootstrap.families import FAMILIES
+from controller.aws.bootstrap.nodeconfigs import UserDataError
 from controller.aws.bootstrap.userdata import (
     Bootstrap,
-    UserDataError,
     allowed_labels,
     registered_taints,
     user_data,
@@ -232,6 +232,47 @@ def test_values_that_yaml_may_not_read_as_text_are_quoted(text: str) -> None:
     assert f"memory: '{text}'" in output
     assert "maxPods: 29" in output
     assert "cpuCFSQuota: false" in output
+
+
+@pytest.mark.parametrize("family", ["AL2", "AL2023"])
+def test_cloud_config_without_mime_headers_is_passed_to_cloud_init(family: str) -> None:
+    text = "#cloud-config\nruncmd:\n  - echo hello\n"
+    output = user_data(FAMILIES[family], bootstrap(custom=f"\n{text}"))
+    assert f'Content-Type: text/cloud-config; charset="us-ascii"\n\n{text}' in output
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("maxPods: 7", "not a NodeConfig: it needs apiVersion: node.eks.aws/v1alpha1"),
+        ("apiVersion: v1\nkind: NodeConfig", "not a NodeConfig"),
+        ("apiVersion: node.eks.aws/v1alpha1\nspec: {}", "and kind: NodeConfig"),
+        (f"{NODE_CONFIG}   maxPods: : 8", r"not valid YAML \(line 7, column \d+\)"),
+        (f"{NODE_CONFIG}\tmaxPods: 8", "not valid YAML"),
+        (f"{NODE_CONFIG}---\n{NODE_CONFIG}", "2 YAML documents in one NodeConfig part"),
+        (
+            NODE_CONFIG.replace("config:\n      maxPods: 7", "flags: --v=2"),
+            "flags .* list of texts",
+        ),
+        (NODE_CONFIG.replace("config:\n      maxPods: 7", "flags: [{a: b}]"), "list of texts"),
+        (NODE_CONFIG.replace("\n      maxPods: 7", " [maxPods]"), "kubelet.config .* not a map"),
+        ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: []", "spec .* is not a map"),
+    ],
+)
+@pytest.mark.parametrize("form", ["bare", "MIME"])
+def test_a_broken_nodeconfig_is_refused(text: str, says: str, form: str) -> None:
+    if form == "MIME":
+        text = MIME.replace("text/cloud-config", "application/node.eks.aws").replace(
+            "packages: [htop]", text
+        )
+    with pytest.raises(UserDataError, match=says):
+        user_data(FAMILIES["AL2023"], bootstrap(custom=text))
+
+
+def test_a_script_that_reads_like_yaml_is_a_script() -> None:
+    text = "#!/bin/bash\n# kind: NodeConfig\n"
+    output = user_data(FAMILIES["AL2023"], bootstrap(custom=text))
+    assert f'text/x-shellscript; charset="us-ascii"\n\n{text}' in output
 
 
 @pytest.mark.parametrize("text", ["on: 2001-13-45", "[" * 1000])

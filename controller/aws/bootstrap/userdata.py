@@ -19,18 +19,23 @@ from controller.apis.kubernetes.taints import Taint
 from controller.aws.bootstrap import bottlerocket
 from controller.aws.bootstrap.families import AL2, AL2023, BOTTLEROCKET, Family
 from controller.aws.bootstrap.imagevolumes import mount_script
+from controller.aws.bootstrap.nodeconfigs import (
+    NODE_CONFIG,
+    UserDataError,
+    check_node_config,
+    is_node_config,
+)
 from controller.aws.cluster import EksCluster
 
-NODE_CONFIG = "application/node.eks.aws"
 SHELL_SCRIPT = 'text/x-shellscript; charset="us-ascii"'
+CLOUD_CONFIG = 'text/cloud-config; charset="us-ascii"'
+CLOUD_CONFIG_LINE = "#cloud-config"
+"""The first line of cloud-config without MIME headers."""
+
 BOUNDARY = "//"
 
 UNREGISTERED = Taint(key=names.UNREGISTERED_TAINT, effect="NoExecute")
 _KUBERNETES_DOMAINS = ("kubernetes.io", "k8s.io")
-
-
-class UserDataError(ValueError):
-    """The user's `spec.userData` cannot be merged; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,18 +149,26 @@ def _parts_of(text: str) -> Iterator[MimePart]:
 
 
 def _custom(text: str, *, nodeadm: bool = False) -> Iterator[MimePart]:
-    """Yield the parts of the user's `spec.userData`; `nodeadm`: a YAML map is a NodeConfig."""
+    """Yield the parts of the user's `spec.userData`; with `nodeadm`, a NodeConfig may be one.
+
+    cloud-init reads text without MIME headers by its first line.
+
+    Raises:
+        UserDataError: a part cannot be read, or nodeadm does not accept a NodeConfig.
+
+    """
     if _is_mime(text):
-        yield from _parts_of(text)
+        parts = _parts_of(text)
+    elif text.lstrip().startswith(CLOUD_CONFIG_LINE):
+        parts = iter([(CLOUD_CONFIG, text.lstrip())])
     elif text.strip():
-        yield (NODE_CONFIG if nodeadm and _is_map(text) else SHELL_SCRIPT), text
-
-
-def _is_map(text: str) -> bool:
-    try:
-        return isinstance(yaml.safe_load(text), dict)
-    except (yaml.YAMLError, ValueError, RecursionError):  # for example, a date that does not exist
-        return False
+        parts = iter([(NODE_CONFIG if nodeadm and is_node_config(text) else SHELL_SCRIPT, text)])
+    else:
+        parts = iter(())
+    for content_type, content in parts:
+        if nodeadm and content_type.partition(";")[0].strip().lower() == NODE_CONFIG:
+            check_node_config(content)
+        yield content_type, content
 
 
 # AL2023.

@@ -26,7 +26,8 @@ from controller.apis.labels import NVIDIA_CONSUMABLE_CAPACITY
 from controller.aws.bootstrap import kubelet
 from controller.aws.bootstrap.families import AL2023, family_of
 from controller.aws.bootstrap.kubeletexpressions import malformed_expression
-from controller.aws.bootstrap.userdata import Bootstrap, UserDataError, user_data
+from controller.aws.bootstrap.nodeconfigs import UserDataError
+from controller.aws.bootstrap.userdata import Bootstrap, user_data
 from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import PROFILE_INVALID, AwsError, RequestError
 from controller.aws.instancetypes.expecteddevices import SharingError, sharing_of
