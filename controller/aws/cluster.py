@@ -45,6 +45,11 @@ class ClusterFacts:
     _known: EksCluster | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether pods have IPv6 addresses; False until EKS has returned the cluster."""
+        return self._known is not None and self._known.ipv6
+
     async def get(self) -> EksCluster:
         """Return the cluster; settings override what EKS returns.
 

@@ -187,6 +187,7 @@ class AWSCloudProvider:
         self._discovered_capacity = DiscoveredCapacity(clock=clock)
         self._types = InstanceTypes(
             region=aws.region,
+            cluster=self._cluster,
             limits=Limits(
                 options.vm_memory_overhead_percent,
                 options.reserved_enis,
@@ -544,6 +545,7 @@ class AWSCloudProvider:
             if self._first_prices is None:
                 self._first_prices = asyncio.create_task(self._try(self._refresh_prices))
             await self._refresh_types()
+            await self._try(self._cluster.get)
             await asyncio.wait({self._first_prices}, timeout=PRICES_PATIENCE)
             self._is_ready = True
 

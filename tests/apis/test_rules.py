@@ -577,6 +577,7 @@ CLASS_TAKEN: list[tuple[str, Any]] = [
     ("blockDeviceMappings", disk(snapshotID="snap-1", volumeInitializationRate=300)),
     ("instanceStorePolicy", "RAID0"),
     ("networkInterfaces", interfaces((0, 0, "interface"), (0, 1, "efa-only"), (1, 0, "efa-only"))),
+    ("networkInterfaces", []),
     ("connectionTracking", {"udpTimeout": 30}),
     ("detailedMonitoring", True),
     ("context", "fleet-context"),

@@ -13,7 +13,7 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.kubernetes.conditions import find
 from controller.apis.kubernetes.devices import Device, DynamicResources
-from controller.aws.instancetypes.expecteddevices import EFA, NVIDIA, Drivers
+from controller.aws.instancetypes.expecteddevices import EFA, NVIDIA, PCIE_ROOT, Drivers
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.instancetypes import InstanceType
@@ -39,7 +39,8 @@ def sharing(value: str) -> EC2NodeClass:
 
 def gpu(value: str) -> Device:
     drivers = Drivers(nvidia=True)
-    first, *_ = of_driver(drivers.devices("g5.xlarge", drivers.sharing_of(sharing(value))), NVIDIA)
+    shared = drivers.sharing_of(sharing(value))
+    first, *_ = of_driver(drivers.devices("g5.xlarge", shared, efa_interfaces=0), NVIDIA)
     return first
 
 
@@ -47,23 +48,62 @@ def capacity_of(device: Device) -> Mapping[str, Any]:
     return {name: msgspec.to_builtins(amount) for name, amount in device.capacity.items()}
 
 
+def devices(name: str, drivers: Drivers = BOTH) -> DynamicResources:
+    """Return the expected devices of an instance type that EC2 describes."""
+    described = INSTANCE_TYPES[name]["NetworkInfo"].get("EfaInfo") or {}
+    return drivers.devices(name, None, efa_interfaces=described.get("MaximumEfaInterfaces", 0))
+
+
 def test_an_instance_type_has_as_many_devices_as_ec2_describes() -> None:
     compared = 0
     for name, described in INSTANCE_TYPES.items():
-        expected = BOTH.devices(name, None)
+        expected = devices(name)
         gpus, efas = of_driver(expected, NVIDIA), of_driver(expected, EFA)
         if gpus and described.get("GpuInfo"):
             counts = [each.get("Count") or 1 for each in described["GpuInfo"]["Gpus"]]
             assert len(gpus) == sum(counts), name
             compared += 1
         if efas:
-            assert len(efas) <= described["NetworkInfo"]["EfaInfo"]["MaximumEfaInterfaces"], name
+            assert len(efas) == described["NetworkInfo"]["EfaInfo"]["MaximumEfaInterfaces"], name
             compared += 1
-    assert compared > 50
+    assert compared > 300
+
+
+def test_an_efa_interface_whose_location_is_unknown_has_the_other_attributes() -> None:
+    (interface,) = of_driver(devices("m5n.24xlarge"), EFA)
+
+    assert msgspec.to_builtins(interface.attributes) == {
+        "dra.net/pciVendor": {"string": "Amazon.com, Inc."},
+        "dra.net/pciDevice": {"string": "Elastic Fabric Adapter (EFA)"},
+        "dra.net/rdma": {"bool": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "product", "memory", "last_root"),
+    [
+        ("g7.48xlarge", 8, "NVIDIA RTX PRO 4500 Blackwell Server Edition", "32160Mi", "b9"),
+        ("g7e.24xlarge", 4, "NVIDIA RTX PRO 6000 Blackwell Server Edition", "95Gi", "55"),
+        ("p4d.24xlarge", 8, "NVIDIA A100-SXM4-40GB", "40Gi", "a0"),
+    ],
+)
+def test_the_gpus_of_a_model_have_its_attributes(
+    name: str, count: int, product: str, memory: str, last_root: str
+) -> None:
+    gpus = of_driver(devices(name), NVIDIA)
+
+    assert len(gpus) == count
+    assert {gpu.attributes["productName"].string for gpu in gpus} == {product}
+    assert {gpu.capacity["memory"].value for gpu in gpus} == {memory}
+    assert gpus[-1].attributes[PCIE_ROOT].string == f"pci0000:{last_root}"
+
+
+def test_shares_of_gpus_are_no_expected_devices() -> None:
+    assert not of_driver(devices("g6f.xlarge"), NVIDIA)
 
 
 def test_a_gpu_has_the_attributes_that_its_driver_publishes() -> None:
-    (template,) = Drivers(nvidia=True).devices("g6.12xlarge", None).resource_slice_templates
+    (template,) = devices("g6.12xlarge", Drivers(nvidia=True)).resource_slice_templates
     attributes = [msgspec.to_builtins(device.attributes) for device in template.devices]
 
     assert (template.driver, template.pool.name) == (NVIDIA, "gpus-g6.12xlarge")
@@ -86,10 +126,10 @@ def test_a_gpu_has_the_attributes_that_its_driver_publishes() -> None:
 
 
 def test_an_efa_interface_has_its_numa_node_where_the_driver_publishes_it() -> None:
-    devices = of_driver(BOTH.devices("p5.48xlarge", None), EFA)
+    found = of_driver(devices("p5.48xlarge"), EFA)
 
-    assert len(devices) == 32
-    assert msgspec.to_builtins(devices[31].attributes) == {
+    assert len(found) == 32
+    assert msgspec.to_builtins(found[31].attributes) == {
         "dra.net/pciVendor": {"string": "Amazon.com, Inc."},
         "dra.net/pciDevice": {"string": "Elastic Fabric Adapter (EFA)"},
         "dra.net/pciSubsystem": {"string": "efa1"},
@@ -97,15 +137,15 @@ def test_an_efa_interface_has_its_numa_node_where_the_driver_publishes_it() -> N
         "dra.net/numaNode": {"int": 1},
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:bb"},
     }
-    (single,) = of_driver(BOTH.devices("g5.8xlarge", None), EFA)
+    (single,) = of_driver(devices("g5.8xlarge"), EFA)
     assert "dra.net/numaNode" not in single.attributes
 
 
 def test_a_driver_without_its_gate_and_an_unlisted_type_have_no_devices() -> None:
-    assert not of_driver(Drivers(nvidia=True).devices("p5.48xlarge", None), EFA)
-    assert not of_driver(Drivers(efa=True).devices("p5.48xlarge", None), NVIDIA)
-    assert not Drivers().devices("p5.48xlarge", None).any
-    assert not BOTH.devices("m5.large", None).any
+    assert not of_driver(devices("p5.48xlarge", Drivers(nvidia=True)), EFA)
+    assert not of_driver(devices("p5.48xlarge", Drivers(efa=True)), NVIDIA)
+    assert not devices("p5.48xlarge", Drivers()).any
+    assert not devices("m5.large").any
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
+from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import (
     BlockDevice,
     BlockDeviceMapping,
+    EC2NodeClass,
     EnclaveOptions,
     NetworkInterface,
     SelectorTerm,
@@ -23,8 +25,10 @@ from controller.aws.instancetypes.catalogue import (
     InstanceTypeInfo,
     Limits,
     attachable_volumes,
+    attachments_with_efa,
     capacity,
     eni_pods,
+    ephemeral_storage,
     instance_type_info,
     kube_reserved,
     overhead,
@@ -316,6 +320,111 @@ def test_a_fractional_gpu_is_not_counted_as_a_gpu(name: str) -> None:
     assert capacity(counting, make_node_class(), LIMITS)["nvidia.com/gpu"] == 1000
     whole = known("g6.xlarge")
     assert whole.counting_shares == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("m5n.24xlarge", [(0, 0, "efa")]),
+        ("p4d.24xlarge", [(0, 0, "efa"), (1, 1, "efa"), (2, 1, "efa"), (3, 1, "efa")]),
+        # Each of its cards takes one interface.
+        ("hpc6id.32xlarge", [(0, 0, "efa"), (1, 0, "efa")]),
+        # Both cards support EFA, the instance has one interface.
+        ("i7ie.48xlarge", [(0, 0, "efa")]),
+        # The first card does not support EFA.
+        (
+            "p6-b300.48xlarge",
+            [(0, 0, "interface"), *((card, 1, "efa") for card in range(1, 17))],
+        ),
+    ],
+)
+def test_efa_interfaces_are_on_cards_that_support_them(
+    name: str, expected: list[tuple[int, int, str]]
+) -> None:
+    attached = attachments_with_efa(known(name))
+
+    assert [(each.card, each.device, each.kind) for each in attached] == expected
+
+
+def test_every_type_gets_all_its_efa_interfaces() -> None:
+    for name, described in INSTANCE_TYPES.items():
+        most = (described["NetworkInfo"].get("EfaInfo") or {}).get("MaximumEfaInterfaces", 0)
+        attached = attachments_with_efa(known(name))
+        listed = described["NetworkInfo"]["NetworkCards"]
+        cards = {card["NetworkCardIndex"]: card for card in listed}
+        assert [each.kind for each in attached].count("efa") == most, name
+        assert all(each.kind in cards[each.card]["InterfaceTypes"] for each in attached), name
+        assert all(
+            each.device < cards[each.card]["MaximumNetworkInterfaces"] for each in attached
+        ), name
+
+
+def test_a_listed_efa_interface_needs_a_card_that_supports_it() -> None:
+    def listing(card: int) -> EC2NodeClass:
+        primary = NetworkInterface(network_card_index=0, device_index=0, interface_type="interface")
+        efa = NetworkInterface(network_card_index=card, device_index=1, interface_type="efa-only")
+        return make_node_class(network_interfaces=[primary, efa])
+
+    assert supports(known("p6-b300.48xlarge"), listing(1))
+    assert not supports(known("p6-b300.48xlarge"), listing(0))
+    assert supports(known("p5.48xlarge"), listing(0))
+
+
+def test_an_empty_list_of_interfaces_has_no_efa_devices() -> None:
+    node_class = make_node_class(network_interfaces=[])
+    assert "vpc.amazonaws.com/efa" not in capacity(known("p4d.24xlarge"), node_class, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "mbps"),
+    [
+        ("g6e.48xlarge", "400000"),
+        ("g6e.24xlarge", "200000"),
+        ("c6in.32xlarge", "200000"),
+        ("p4d.24xlarge", "400000"),
+        ("p5.48xlarge", "3200000"),
+        ("p6-b300.48xlarge", "6400000"),
+        ("trn2.48xlarge", "3200000"),
+        ("m5.large", "750"),
+        ("m5.4xlarge", "5000"),
+    ],
+)
+def test_the_network_bandwidth_is_that_of_the_instance(name: str, mbps: str) -> None:
+    assert labels_of(name)[f"{labels.AWS_GROUP}/instance-network-bandwidth"].values == [mbps]
+
+
+@pytest.mark.parametrize("name", ["r8gb.48xlarge", "c8gn.48xlarge"])
+def test_what_ec2_describes_of_an_instance_counts_both_ebs_cards(name: str) -> None:
+    described = INSTANCE_TYPES[name]["EbsInfo"]
+    assert described["MaximumEbsCards"] == 2
+    of_cards = sum(card["MaximumBandwidthInMbps"] for card in described["EbsCards"])
+    assert labels_of(name)[f"{labels.AWS_GROUP}/instance-ebs-bandwidth"].values == [str(of_cards)]
+    root = 1
+    assert attachable_volumes(known(name), make_node_class()) == 128 - root
+
+
+@pytest.mark.parametrize("name", ["x1e.32xlarge", "d2.8xlarge", "h1.16xlarge", "i2.8xlarge"])
+def test_a_raid_has_only_nvme_instance_stores(name: str) -> None:
+    node_class = make_node_class(instance_store_policy="RAID0")
+    assert ephemeral_storage(known(name), node_class) == parse("20Gi")
+    assert ephemeral_storage(known("m5d.large"), node_class) == parse("75G")
+    assert ephemeral_storage(known("d3.xlarge"), node_class) == parse("5940G")
+
+
+@pytest.mark.parametrize(
+    ("spec", "ipv6", "supported"),
+    [
+        ({}, False, {"m5.large", "t2.large", "m4.large", "m5.metal"}),
+        ({}, True, {"m5.large", "m5.metal"}),
+        ({"ip_prefix_count": 1}, False, {"m5.large", "m5.metal"}),
+    ],
+)
+def test_prefixes_and_ipv6_need_nitro_types(
+    spec: dict[str, Any], ipv6: bool, supported: set[str]
+) -> None:
+    node_class = make_node_class(**spec)
+    names = ("m5.large", "t2.large", "m4.large", "m5.metal")
+    assert {n for n in names if supports(known(n), node_class, ipv6=ipv6)} == supported
 
 
 def test_the_number_of_efa_devices_follows_the_network_cards() -> None:

@@ -15,6 +15,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 )
 from controller.apis.karpenter.nodeclasscauses import causes, explain
 from controller.apis.kubernetes.conditions import LONGEST_MESSAGE, Condition, find
+from controller.aws.cluster import ClusterFacts
 from controller.aws.nodeclass.amis import CUSTOM_PERIOD
 from controller.aws.nodeclass.instanceprofiles import FIRST_RETRY
 from controller.aws.provider import AWSCloudProvider
@@ -24,7 +25,7 @@ from controller.cloudprovider.errors import (
     ThrottledError,
 )
 from tests.aws.builders import CLUSTER, NOW, ROLE, Clock, make_claim, make_node_class, ready
-from tests.aws.conftest import Region
+from tests.aws.conftest import FAMILIES, Region
 from tests.builders import changed, make_nodeclass
 
 
@@ -738,6 +739,21 @@ async def test_network_interfaces_limit_the_instance_types(provider: AWSCloudPro
     names = {t.name for t in await provider.instance_types(node_class)}
     assert "p4d.24xlarge" in names
     assert "m5.large" not in names
+
+
+@pytest.mark.parametrize("families", [f"{FAMILIES} t2"], indirect=True, ids=["and t2"])
+async def test_in_an_ipv6_cluster_only_nitro_types_are_offered(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def types() -> set[str]:
+        return {t.name for t in await provider.instance_types(await ready(provider))}
+
+    assert {"t2.small", "m5.large"} <= await types()
+
+    monkeypatch.setattr(ClusterFacts, "is_ipv6", True)
+
+    assert "t2.small" not in await types()
+    assert "m5.large" in await types()
 
 
 async def test_a_class_without_a_found_subnet_has_no_types_yet(provider: AWSCloudProvider) -> None:

@@ -409,6 +409,7 @@ def _network_interfaces() -> Schema:
         maximum=150,
         rules=[
             rule(
+                "self.size() == 0 || "
                 "self.exists(x, x.networkCardIndex == 0 && x.deviceIndex == 0 && "
                 "x.interfaceType == 'interface')",
                 "networkInterfaces must include a primary interface with interfaceType='interface'",

@@ -62,6 +62,7 @@ STARTED_INTERFACES = 2
 CNI attaches a second one as soon as it starts."""
 
 _ARM64_FIRMWARE_MIB = 64
+_PERFORMANCE = re.compile(r"(?:(\d+)x )?(\d+(?:\.\d+)?) Gigabit")
 _NAME = re.compile(r"([a-z]+)(?:-\d+tb)?(\d+).*\.")
 
 
@@ -82,10 +83,11 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCard:
-    """A network card and the number of network interfaces that it supports."""
+    """A network card, and the number and kinds of network interfaces that it supports."""
 
     index: int
     interfaces: int
+    efa: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +214,12 @@ def _ebs_mbps(ebs: Row) -> int | None:
 
 
 def _network_card(card: Row) -> NetworkCard:
-    return NetworkCard(index=card["NetworkCardIndex"], interfaces=card["MaximumNetworkInterfaces"])
+    kinds = card.get("InterfaceTypes")
+    return NetworkCard(
+        index=card["NetworkCardIndex"],
+        interfaces=card["MaximumNetworkInterfaces"],
+        efa=kinds is None or "efa" in kinds,
+    )
 
 
 def _gpu(gpu: Row) -> Accelerator:
@@ -248,6 +255,14 @@ def _kebab(text: str) -> str:
 
 
 def _network_mbps(network: Row) -> int | None:
+    """Return the baseline bandwidth of the instance.
+
+    If EC2 states a fixed performance of the instance, such as `400 Gigabit` or `4x 100 Gigabit`,
+    it is that: the network cards of some instance types share it. Otherwise (`Up to 10 Gigabit`) it
+    is the sum over the network cards.
+    """
+    if stated := _PERFORMANCE.fullmatch(network.get("NetworkPerformance", "")):
+        return round(int(stated[1] or 1) * float(stated[2]) * 1000)
     gbps = sum(c.get("BaselineBandwidthInGbps") or 0 for c in network.get("NetworkCards", []))
     return round(gbps * 1000) if gbps else None
 
@@ -362,7 +377,8 @@ def memory_mib(info: InstanceTypeInfo, overhead: float) -> int:
 def ephemeral_storage(info: InstanceTypeInfo, node_class: EC2NodeClass) -> int:
     """Return the node's ephemeral storage, in thousandths of a byte."""
     spec, family = node_class.spec, family_of(node_class)
-    if spec.instance_store_policy == "RAID0" and info.storage:
+    # The AMIs' scripts mount NVMe instance stores only.
+    if spec.instance_store_policy == "RAID0" and info.storage and info.nvme:
         return parse(f"{info.storage}G")
     mappings = spec.block_device_mappings or ()
     root = next((b for b in mappings if b.root_volume and _size(b)), None)
@@ -424,9 +440,42 @@ def attachable_volumes(info: InstanceTypeInfo, node_class: EC2NodeClass) -> int:
 def efa_interfaces(info: InstanceTypeInfo, node_class: EC2NodeClass) -> int:
     """Return a node's number of EFA devices: those the EC2NodeClass lists, or all supported."""
     listed = node_class.spec.network_interfaces
-    if listed:
+    if listed is not None:
         return sum(1 for n in listed if n.interface_type == "efa-only")
-    return info.efa_interfaces
+    return len(_efa_cards(info))
+
+
+def _efa_cards(info: InstanceTypeInfo) -> list[NetworkCard]:
+    """Return the network cards that get an EFA interface, one each."""
+    return [card for card in info.cards if card.efa][: info.efa_interfaces]
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Where a network interface is attached, and its type."""
+
+    card: int
+    device: int
+    kind: str
+
+
+def attachments_with_efa(info: InstanceTypeInfo) -> tuple[Attachment, ...]:
+    """Return the network interfaces of an instance with all its EFA interfaces, the primary first.
+
+    The primary interface is on the default card, with EFA if the card supports it. The other
+    interfaces have device index 1, since index 0 is the primary one's, unless their card takes
+    only one interface.
+    """
+    cards = _efa_cards(info)
+    primary = "efa" if any(card.index == info.default_card for card in cards) else "interface"
+    return (
+        Attachment(info.default_card, 0, primary),
+        *(
+            Attachment(card.index, 0 if card.interfaces == 1 else 1, "efa")
+            for card in cards
+            if card.index != info.default_card
+        ),
+    )
 
 
 # Overhead.
@@ -601,14 +650,18 @@ def _truth(value: bool) -> str:
 # Which instance types an EC2NodeClass can use.
 
 
-def supports(info: InstanceTypeInfo, node_class: EC2NodeClass) -> bool:
-    """Whether the instance type supports the EC2NodeClass's settings."""
+def supports(info: InstanceTypeInfo, node_class: EC2NodeClass, *, ipv6: bool = False) -> bool:
+    """Whether the instance type supports the EC2NodeClass's settings, in an `ipv6` cluster or not.
+
+    In IPv6 clusters, pods get their addresses from a prefix of the node. EC2 assigns prefixes only
+    to Nitro instances.
+    """
     spec, family = node_class.spec, family_of(node_class)
     if family.name == "AL2023" and info.name.startswith("a1."):
         return False
     if family.is_windows and "amd64" not in info.architectures:
         return False
-    if spec.connection_tracking and not info.is_nitro:
+    if (spec.connection_tracking or spec.ip_prefix_count or ipv6) and not info.is_nitro:
         return False
     options = spec.cpu_options
     if options and options.nested_virtualization == "enabled" and not info.nested_virtualization:
@@ -622,9 +675,11 @@ def _takes(info: InstanceTypeInfo, interfaces: Sequence[NetworkInterface]) -> bo
     if not interfaces:
         return True
     most = {card.index: card.interfaces for card in info.cards}
-    efas = sum(1 for n in interfaces if n.interface_type == "efa-only")
+    with_efa = {card.index for card in info.cards if card.efa}
+    efas = [n.network_card_index for n in interfaces if n.interface_type == "efa-only"]
     return (
         info.ena
-        and efas <= info.efa_interfaces
+        and len(efas) <= info.efa_interfaces
+        and with_efa.issuperset(efas)
         and all(n.device_index < most.get(n.network_card_index, 0) for n in interfaces)
     )

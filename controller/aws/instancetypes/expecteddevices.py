@@ -1,8 +1,8 @@
 """The devices that DRA drivers will publish on the nodes of an instance type.
 
-EC2 does not describe the GPU attributes that the driver `gpu.nvidia.com` publishes, nor the PCIe
-root of a device. So this module lists both by instance type. An instance type that is not listed
-has no expected devices.
+EC2 describes how many EFA interfaces an instance type has. It describes neither the GPU attributes
+that the driver `gpu.nvidia.com` publishes, nor the PCIe root of a device. So this module lists both
+by instance type. The GPUs of an instance type that is not listed are not expected.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice, zip_longest
 
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.kubernetes.devices import (
@@ -60,21 +61,20 @@ class Model:
         }
 
 
-_SLICES_BRAND = "NvidiaVWS"
-
 MODELS = {
     "V100": Model("Tesla V100-SXM2-32GB", "Volta", "7.0.0", "32Gi", "Tesla"),
     "T4": Model("Tesla T4", "Turing", "7.5.0", "15Gi"),
     "T4G": Model("NVIDIA T4G", "Turing", "7.5.0", "15Gi"),
     "T4G-metal": Model("NVIDIA T4G", "Turing", "7.5.0", "16Gi"),
     "A10G": Model("NVIDIA A10G", "Ampere", "8.6.0", "23028Mi"),
-    "A100-40": Model("NVIDIA A100-SXM4-40GB", "Ampere", "8.0.0", "40320Mi"),
+    "A100-40": Model("NVIDIA A100-SXM4-40GB", "Ampere", "8.0.0", "40Gi"),
     "A100-80": Model("NVIDIA A100-SXM4-80GB", "Ampere", "8.0.0", "80Gi"),
     "L4": Model("NVIDIA L4", "Ada Lovelace", "8.9.0", "23034Mi"),
-    "L4-3Q": Model("NVIDIA L4-3Q", "Ada Lovelace", "8.9.0", "3Gi", _SLICES_BRAND),
-    "L4-6Q": Model("NVIDIA L4-6Q", "Ada Lovelace", "8.9.0", "6Gi", _SLICES_BRAND),
-    "L4-12Q": Model("NVIDIA L4-12Q", "Ada Lovelace", "8.9.0", "12Gi", _SLICES_BRAND),
     "L40S": Model("NVIDIA L40S", "Ada Lovelace", "8.9.0", "46068Mi"),
+    "RTX4500": Model(
+        "NVIDIA RTX PRO 4500 Blackwell Server Edition", "Blackwell", "12.0.0", "32160Mi"
+    ),
+    "RTX6000": Model("NVIDIA RTX PRO 6000 Blackwell Server Edition", "Blackwell", "12.0.0", "95Gi"),
     "H100": Model("NVIDIA H100 80GB HBM3", "Hopper", "9.0.0", "81152Mi"),
     "H200": Model("NVIDIA H200", "Hopper", "9.0.0", "140Gi"),
     "B200": Model("NVIDIA B200", "Blackwell", "10.0.0", "182784Mi"),
@@ -113,11 +113,6 @@ g6.24xlarge      L4         5e 60 62 64 | efa1 44
 g6.48xlarge      L4         9e a0 a2 a4 ad af b1 b3 | efa1 84/0
 gr6.4xlarge      L4         34
 gr6.8xlarge      L4         35 | efa1 24
-g6f.large        L4-3Q      30
-g6f.xlarge       L4-3Q      30
-g6f.2xlarge      L4-6Q      30
-g6f.4xlarge      L4-12Q     34
-gr6f.4xlarge     L4-12Q     34
 g6e.xlarge       L40S       2f
 g6e.2xlarge      L40S       2f
 g6e.4xlarge      L40S       33
@@ -126,6 +121,18 @@ g6e.12xlarge     L40S       37 39 3b 3d | efa1 24
 g6e.16xlarge     L40S       4c | efa1 34
 g6e.24xlarge     L40S       62 64 66 68 | efa1 44x2
 g6e.48xlarge     L40S       9d 9f a1 a3 c5 c7 c9 cb | efa1 84/0x2 a5/1x2
+g7.2xlarge       RTX4500    2e
+g7.4xlarge       RTX4500    32
+g7.8xlarge       RTX4500    34 | efa3 24
+g7.12xlarge      RTX4500    36 38 | efa3 24
+g7.24xlarge      RTX4500    62 64 66 68 | efa3 44
+g7.48xlarge      RTX4500    56 58 5a 5c b3 b5 b7 b9 | efa3 44/0 a1/1
+g7e.2xlarge      RTX6000    24
+g7e.4xlarge      RTX6000    24
+g7e.8xlarge      RTX6000    24 | efa3 24
+g7e.12xlarge     RTX6000    24x2 | efa3 24
+g7e.24xlarge     RTX6000    44x2 55x2 | efa3 44 55
+g7e.48xlarge     RTX6000    84x2 95x2 a6x2 b7x2 | efa3 84/0 95/0 a6/1 b7/1
 p3dn.24xlarge    V100       00x8 | efa0 00
 p4d.24xlarge     A100-40    10x2 20x2 90x2 a0x2 | efa0 10/0 20/0 90/1 a0/1
 p4de.24xlarge    A100-80    10x2 20x2 90x2 a0x2 | efa0 10/0 20/0 90/1 a0/1
@@ -141,7 +148,9 @@ p6-b300.48xlarge B300       4b 5a 69 78 87 96 a5 b4 | efa3 4b/0x2 5a/0x2 69/0x2 
 """
 """Instance type, model of its NVIDIA GPUs, and the PCIe root of each GPU (`xN`: of N GPUs).
 
-Behind `|`: the generation of its EFA interfaces, and the PCIe root and NUMA node of each."""
+Behind `|`: the generation of its EFA interfaces, and the PCIe root and NUMA node of each. Of other
+instance types the location of EFA interfaces is unknown. Types with a fraction of a GPU are left
+out, as in Karpenter 1.15.2."""
 
 WITHOUT_RDMA = frozenset({"g4dn.metal"})
 
@@ -214,13 +223,15 @@ class Drivers:
         except SharingError:
             return None  # the condition of the EC2NodeClass reports the error
 
-    def devices(self, instance_type: str, shared: Sharing | None) -> DynamicResources:
-        """Return the expected devices of an instance type.
+    def devices(
+        self, instance_type: str, shared: Sharing | None, *, efa_interfaces: int
+    ) -> DynamicResources:
+        """Return the expected devices of an instance type, with so many EFA interfaces.
 
         `shared` is how ResourceClaims share its GPUs, None if they do not.
         """
         gpus = _nvidia(instance_type, shared) if self.nvidia else NO_DEVICES
-        interfaces = _efa(instance_type) if self.efa else NO_DEVICES
+        interfaces = _efa(instance_type, efa_interfaces) if self.efa else NO_DEVICES
         if not interfaces.any:
             return gpus
         return DynamicResources(
@@ -259,26 +270,28 @@ def _nvidia(instance_type: str, shared: Sharing | None) -> DynamicResources:
 
 
 @cache
-def _efa(instance_type: str) -> DynamicResources:
-    _, row = _rows().get(instance_type, ((), ()))
-    if not row:
+def _efa(instance_type: str, count: int) -> DynamicResources:
+    if not count:
         return NO_DEVICES
+    _, row = _rows().get(instance_type, ((), ()))
     common = {
         f"{EFA}/pciVendor": DeviceAttribute(string="Amazon.com, Inc."),
         f"{EFA}/pciDevice": DeviceAttribute(string="Elastic Fabric Adapter (EFA)"),
-        f"{EFA}/pciSubsystem": DeviceAttribute(string=row[0]),
         f"{EFA}/rdma": DeviceAttribute(boolean=instance_type not in WITHOUT_RDMA),
     }
+    if row:
+        common[f"{EFA}/pciSubsystem"] = DeviceAttribute(string=row[0])
+    located = zip_longest(range(count), islice(_locations(row[1:]), count), fillvalue=("", ""))
     devices = [
         Device(
             name=f"efa-{number}",
             attributes={
                 **common,
-                PCIE_ROOT: DeviceAttribute(string=root),
+                **({PCIE_ROOT: DeviceAttribute(string=root)} if root else {}),
                 **({f"{EFA}/numaNode": DeviceAttribute(integer=int(numa))} if numa else {}),
             },
         )
-        for number, (root, numa) in enumerate(_locations(row[1:]))
+        for number, (root, numa) in located
     ]
     template = _template(EFA, f"network-{instance_type}", devices)
     return DynamicResources(resource_slice_templates=[template])

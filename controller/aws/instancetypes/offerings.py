@@ -25,11 +25,15 @@ from controller.apis.karpenter.ec2nodeclass import (
 )
 from controller.apis.kubernetes.taints import Requirement
 from controller.aws.bootstrap.families import family_of
+from controller.aws.cluster import ClusterFacts
 from controller.aws.instancetypes.catalogue import (
+    Attachment,
     InstanceTypeInfo,
     Limits,
     attachable_volumes,
+    attachments_with_efa,
     capacity,
+    efa_interfaces,
     instance_type_info,
     overhead,
     requirements,
@@ -179,6 +183,7 @@ class InstanceTypes:
     """
 
     region: str
+    cluster: ClusterFacts
     limits: Limits
     described: DescribedTypes
     pricing: Pricing
@@ -228,6 +233,10 @@ class InstanceTypes:
         info = self.described.by_name[instance_type]
         return with_resolved_kubelet(node_class, info, self.limits).spec.kubelet
 
+    def attachments_with_efa(self, instance_type: str) -> tuple[Attachment, ...]:
+        """Return the network interfaces of an instance with all its EFA interfaces."""
+        return attachments_with_efa(self.described.by_name[instance_type])
+
     def invalid_expression(self, node_class: EC2NodeClass) -> str:
         """Return the error of the first expression without a valid value; empty if all are valid.
 
@@ -236,7 +245,7 @@ class InstanceTypes:
         for name in sorted(self.described.by_name):
             info = self.described.by_name[name]
             try:
-                if supports(info, node_class):
+                if supports(info, node_class, ipv6=self.cluster.is_ipv6):
                     with_resolved_kubelet(node_class, info, self.limits)
             except CelError as exc:
                 return str(exc)
@@ -331,7 +340,8 @@ class InstanceTypes:
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
         sharing = self.drivers.sharing_of(node_class)
         refusing = self._key_if_refused(node_class)
-        key = _content(node_class, self.described.revision, shared, sharing, refusing)
+        revision = self.described.revision, self.cluster.is_ipv6
+        key = _content(node_class, revision, shared, sharing, refusing)
         built = self._built.get(key)
         if built is None:
             made = list(self._make(node_class, shared))
@@ -388,7 +398,9 @@ class InstanceTypes:
             if counts_shares:
                 info = info.counting_shares
             zones = tuple(sorted(wanted & self.described.zones.get(name, frozenset())))
-            if not zones or not info.architectures or not supports(info, node_class):
+            if not zones or not info.architectures:
+                continue
+            if not supports(info, node_class, ipv6=self.cluster.is_ipv6):
                 continue
             try:
                 own = with_resolved_kubelet(node_class, info, self.limits)
@@ -407,7 +419,9 @@ class InstanceTypes:
                 offerings=(),
                 capacity=whole,
                 overhead=overhead(info, own, self.limits, whole),
-                dynamic_resources=self.drivers.devices(name, sharing),
+                dynamic_resources=self.drivers.devices(
+                    name, sharing, efa_interfaces=efa_interfaces(info, node_class)
+                ),
                 attachable_volumes=attachable_volumes(info, own),
             )
 
@@ -532,7 +546,7 @@ def _group_requirements(group: PlacementGroup | None) -> tuple[Requirement, ...]
 
 def _content(
     node_class: EC2NodeClass,
-    revision: int,
+    revision: tuple[int, bool],
     shared: Collection[str],
     sharing: Sharing | None,
     refusing: str,
@@ -554,6 +568,7 @@ def _content(
         spec.associate_public_ip_address,
         spec.instance_store_policy,
         spec.network_interfaces,
+        spec.ip_prefix_count,
         spec.connection_tracking,
         spec.cpu_options,
         spec.requires_enclaves,

@@ -21,16 +21,16 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.quantities import MILLI
 from controller.aws.bootstrap.families import AL2023, CUSTOM, alias_of, family_of
 from controller.aws.bootstrap.kubeletexpressions import RESERVATIONS
+from controller.aws.bootstrap.nodeconfigs import UserDataError
 from controller.aws.bootstrap.userdata import (
     Bootstrap,
-    UserDataError,
     allowed_labels,
     registered_taints,
     user_data,
 )
 from controller.aws.cluster import EksCluster
 from controller.aws.instancetypes import expecteddevices
-from controller.aws.instancetypes.catalogue import EFA
+from controller.aws.instancetypes.catalogue import EFA, Attachment
 from controller.aws.instancetypes.offerings import (
     RESERVATION_ID,
     RESERVATION_INTERRUPTIBLE,
@@ -84,6 +84,9 @@ class Writer:
     kubelet: Callable[[str], Mapping[str, Any]]
     """Returns the kubelet configuration of an instance type, by its name."""
 
+    attachments_with_efa: Callable[[str], tuple[Attachment, ...]]
+    """Returns the network interfaces of an instance type with its EFA interfaces, by its name."""
+
     written: LRUCache[bytes, LaunchTemplate]
     """Cache of launch templates, by all of their inputs; NodeClaims of one NodePool share it."""
 
@@ -126,15 +129,25 @@ class Writer:
                 f"{instance_type.name}"
             )
         pods = instance_type.capacity.get(PODS, 0) // MILLI
-        efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa(self.claim) else 0
+        attachments: tuple[Attachment, ...] = ()
+        if wants_efa(self.claim) and instance_type.capacity.get(EFA, 0):
+            attachments = self.attachments_with_efa(instance_type.name)
         reservation = offering.requirements.get(RESERVATION_ID, "")
         kubelet = {**self.kubelet(instance_type.name), "maxPods": pods}
         reserved = [kubelet.get(name) for name in RESERVATIONS]
-        own = [image.id, image.name, pods, efas, offering.capacity_type, reservation, reserved]
+        own = [
+            image.id,
+            image.name,
+            pods,
+            attachments,
+            offering.capacity_type,
+            reservation,
+            reserved,
+        ]
         key = self._own + msgspec.json.encode(own)
         template = self.written.get(key)
         if template is None:
-            template = self.written[key] = self._write(image, kubelet, efas, offering)
+            template = self.written[key] = self._write(image, kubelet, attachments, offering)
         return LaunchCandidate(
             instance_type=instance_type,
             offering=offering,
@@ -144,7 +157,11 @@ class Writer:
         )
 
     def _write(
-        self, image: AMIStatus, kubelet: Mapping[str, Any], efas: int, offering: Offering
+        self,
+        image: AMIStatus,
+        kubelet: Mapping[str, Any],
+        attachments: tuple[Attachment, ...],
+        offering: Offering,
     ) -> LaunchTemplate:
         reservation = offering.requirements.get(RESERVATION_ID, "")
         return launch_template(
@@ -155,7 +172,7 @@ class Writer:
             capacity_type=offering.capacity_type,
             tags=self.tags,
             ipv6=self.cluster.ipv6,
-            efa_interfaces=efas,
+            attachments=attachments,
             enclaves=self.node_class.spec.requires_enclaves
             or NITRO_SANDBOX in self.claim.spec.resources.requests,
             tenancy=self.tenancy,

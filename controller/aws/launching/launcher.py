@@ -574,6 +574,7 @@ class Launcher:
             names_reservations=self.reserved_capacity,
             in_isolated_partition=self.aws.region.startswith(("us-iso", "eu-iso")),
             kubelet=lambda name: self.types.kubelet(node_class, name),
+            attachments_with_efa=self.types.attachments_with_efa,
             written=self._written,
         )
         candidates = [write.candidate(*each) for each in offered]

@@ -32,6 +32,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.kubernetes.quantities import MILLI, parse
 from controller.aws.bootstrap.families import Family
 from controller.aws.errors import ALREADY_EXISTS, AwsError
+from controller.aws.instancetypes.catalogue import Attachment
 from controller.aws.selectors import tag_list
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CloudProviderError
@@ -82,7 +83,7 @@ def launch_template(
     capacity_type: str,
     tags: Mapping[str, str],
     ipv6: bool = False,
-    efa_interfaces: int = 0,
+    attachments: Sequence[Attachment] = (),
     enclaves: bool = False,
     tenancy: str = "default",
     placement: Mapping[str, Any] | None = None,
@@ -92,8 +93,10 @@ def launch_template(
 ) -> LaunchTemplate:
     """Build the launch template of one AMI and one set of launch parameters.
 
-    `placement` is the Placement of RequestLaunchTemplateData. In an isolated partition of AWS
-    (`in_isolated_partition`), the template does not set the metadata service's IPv6 endpoint.
+    `attachments` are the network interfaces of an instance with EFA, the primary first; empty for
+    one without. `placement` is the Placement of RequestLaunchTemplateData. In an isolated partition
+    of AWS (`in_isolated_partition`), the template does not set the metadata service's IPv6
+    endpoint.
     `names_reservations` means that the template states which capacity reservation the instance
     uses. Without it, EC2 uses any open capacity reservation that matches.
     """
@@ -103,7 +106,7 @@ def launch_template(
         "IamInstanceProfile": {"Name": node_class.status.instance_profile},
         "Monitoring": {"Enabled": bool(spec.detailed_monitoring)},
         "MetadataOptions": _metadata(spec, with_ipv6=not in_isolated_partition),
-        "NetworkInterfaces": _interfaces(node_class, ipv6=ipv6, efa_interfaces=efa_interfaces),
+        "NetworkInterfaces": _interfaces(node_class, ipv6=ipv6, attachments=attachments),
         "TagSpecifications": [
             {"ResourceType": kind, "Tags": tag_list(tags)}
             for kind in (
@@ -139,7 +142,7 @@ def _metadata(spec: EC2NodeClassSpec, *, with_ipv6: bool) -> dict[str, Any]:
 
 
 def _interfaces(
-    node_class: EC2NodeClass, *, ipv6: bool, efa_interfaces: int
+    node_class: EC2NodeClass, *, ipv6: bool, attachments: Sequence[Attachment]
 ) -> list[dict[str, Any]]:
     spec = node_class.spec
     groups = [group.id for group in node_class.status.security_groups]
@@ -155,17 +158,17 @@ def _interfaces(
             for n in spec.network_interfaces
         ]
     addresses = _addresses(spec, ipv6=ipv6)
-    if efa_interfaces:
+    if attachments:
         return [
             {
-                "NetworkCardIndex": card,
-                "DeviceIndex": 0 if card == 0 else 1,
-                "InterfaceType": "efa",
+                "NetworkCardIndex": attachment.card,
+                "DeviceIndex": attachment.device,
+                "InterfaceType": attachment.kind,
                 "Groups": groups,
                 # EC2 assigns public addresses and prefixes to the first interface only.
-                **(addresses if card == 0 else {}),
+                **(addresses if number == 0 else {}),
             }
-            for card in range(efa_interfaces)
+            for number, attachment in enumerate(attachments)
         ]
     return [{"DeviceIndex": 0, "Groups": groups, **addresses}]
 
