@@ -704,7 +704,8 @@ class Joiner(pulumi.ComponentResource):
             "WINDOWS_NODE_ROLE": roles[-1].role_name,
             "WINDOWS_INSTANCE_PROFILE": roles[-1].profile_name,
         }
-        drain = DrainArgs(
+        drain = partial(
+            DrainArgs,
             cluster=args.cluster,
             installation=self._title,
             namespace=args.namespace,
@@ -718,7 +719,7 @@ class Joiner(pulumi.ComponentResource):
         # If `up` fails on the NodePools, this drain exists already, and a destroy drains nodes.
         before_controller_goes = Drain(
             f"{self._name}-drain-before-controller",
-            drain,
+            drain(deletes=True),
             self._node_ending_options([controller]),
         )
         node_pools = NodePools(
@@ -742,6 +743,6 @@ class Joiner(pulumi.ComponentResource):
         )
         return Drain(
             f"{self._name}-drain",
-            drain,
+            drain(deletes=False),
             self._node_ending_options([before_controller_goes, node_pools]),
         )

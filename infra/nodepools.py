@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from controller.apis.kinds import (
 from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.options import FeatureGates, gate_disabled
 from infra.cluster.ekscluster import EksCluster
+from infra.clusterapi import CLUSTER_ERRORS, ApiError, ClusterApi, Objects
 from infra.config.forms import ConfigError
 from infra.guards.impact import Plan, expected_impact
 from infra.guards.poolowners import PoolOwners
@@ -42,6 +44,7 @@ from infra.lifecycle.destroying import is_destroying
 from infra.lifecycle.fieldmanager import applied_by_us, take_over_fields
 from infra.lifecycle.teardown import STACK_ANNOTATION
 from infra.manifestchecks import SUCCESSORS, schema_faults
+from infra.state import recorded_resources
 
 Wire = dict[str, Any]
 
@@ -110,6 +113,8 @@ class NodePools(pulumi.ComponentResource):
         )
         if pulumi.runtime.is_dry_run():
             self._report_impact()
+        if not is_destroying():
+            self._report_missing()
         self.register_outputs({})
 
     def _report_impact(self) -> None:
@@ -131,6 +136,30 @@ class NodePools(pulumi.ComponentResource):
 
         authority = {AUTHORITY: args.cluster.certificate_authority}
         pulumi.Output.all(**args.variables, **authority).apply(report)
+
+    def _report_missing(self) -> None:
+        """Warn of objects that the state has and the cluster has not; `up` does not notice."""
+        location = self._args.cluster.known_location
+        if location is None:
+            return
+        recorded = recorded_resources()
+        expected = [wire for wire in self._args.manifests if self._state_key(wire) in recorded]
+        try:
+            missing = missing_objects(ClusterApi.find(location), expected)
+        except CLUSTER_ERRORS:
+            return  # The provider that connects next reports the failure.
+        if missing:
+            pulumi.log.warn(
+                "the state has these objects, but the cluster has not, because an earlier destroy "
+                f"began or others deleted them: {', '.join(missing)}. Run `pulumi up --refresh` to "
+                "create them again",
+                self,
+            )
+
+    def _state_key(self, wire: Wire) -> tuple[str, str]:
+        """Return type and name that an object has in the state."""
+        group_version = wire["apiVersion"] if "/" in wire["apiVersion"] else "core/v1"
+        return f"kubernetes:{group_version}:{wire['kind']}", f"{self._name}-{_title(wire)}"
 
     def _object(self, wire: Wire, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
         name, metadata = f"{self._name}-{_title(wire)}", _owned_metadata(wire, self._args.stack)
@@ -163,6 +192,27 @@ class NodePools(pulumi.ComponentResource):
         return pulumi.Output.all(**self._args.variables).apply(
             lambda known: replace_placeholders(value, known)
         )
+
+
+def missing_objects(cluster: Objects, manifests: Sequence[Wire]) -> list[str]:
+    """Return kind and name of each object that the cluster does not have."""
+    there = {
+        (kind, wire["metadata"]["name"])
+        for kind in {wire["kind"] for wire in manifests}
+        for wire in _objects_of(cluster, KINDS[kind])
+    }
+    named = ((wire["kind"], wire["metadata"]["name"]) for wire in manifests)
+    return [f"{kind} {name}" for kind, name in named if (kind, name) not in there]
+
+
+def _objects_of(cluster: Objects, kind: Kind[Any]) -> list[Wire]:
+    """Return all objects of a kind; none if its CRD is missing."""
+    try:
+        return cluster.list(kind.collection)
+    except ApiError as exc:
+        if exc.status != HTTPStatus.NOT_FOUND:
+            raise
+        return []
 
 
 def manifests_in(folder: Path) -> list[Wire]:

@@ -61,7 +61,7 @@ def refuse_ahead(
 @cache
 def is_destroying() -> bool:
     """Whether a `pulumi destroy` started this program."""
-    return any(is_destroy(arguments) for arguments in _ancestors())
+    return any(is_destroy(arguments) for _, arguments in ancestors())
 
 
 def is_destroy(arguments: Sequence[str]) -> bool:
@@ -73,7 +73,7 @@ def is_destroy(arguments: Sequence[str]) -> bool:
 @cache
 def is_replacing() -> bool:
     """Whether `pulumi up --replace` started this program, to replace resources that it names."""
-    return any(is_replacement(arguments) for arguments in _ancestors())
+    return any(is_replacement(arguments) for _, arguments in ancestors())
 
 
 def is_replacement(arguments: Sequence[str]) -> bool:
@@ -87,15 +87,16 @@ def _words_of_engine(arguments: Sequence[str]) -> Sequence[str]:
     return words if Path(program).name.startswith("pulumi") else []
 
 
-def _ancestors() -> Iterator[list[str]]:
-    """Yield the command lines of the parent process, its parent, and so on."""
+def ancestors() -> Iterator[tuple[int, list[str]]]:
+    """Yield ID and command line of the parent process, of its parent, and so on."""
     process = os.getppid()
     while process > 1:
         try:
-            process, arguments = _parent_and_command(process)
+            parent, arguments = _parent_and_command(process)
         except (OSError, ValueError, subprocess.SubprocessError):
             return
-        yield arguments
+        yield process, arguments
+        process = parent
 
 
 def _parent_and_command(process: int) -> tuple[int, list[str]]:

@@ -1,12 +1,15 @@
 """Destroy: drains all nodes before the controller is deleted, and proves that nothing is left.
 
-Two resources act when they are deleted. `Drain` depends on all others, so it is deleted first,
-while the controller still runs. `NothingLeft` is created right before the controller, so it is
+Two kinds of resources act when they are deleted. A `Drain` is deleted first, while the controller
+still runs. It takes the NodePools out of service by a condition and deletes none, so that the state
+has what the cluster has: after an interrupted destroy, `up` puts them back into service. The engine
+then deletes the stack's NodePools and EC2NodeClasses, and a second `Drain` those of others.
+`NothingLeft` is created right before the controller, so it is
 deleted right after it: a stack that never had a controller launched no node, and resources with
 Karpenter's tags belong to another installation. Creating the two does nothing.
 
-Flux or Argo CD would create a NodePool again as soon as it is deleted. Such a NodePool gets a
-condition that takes it out of service instead, and is deleted with its CRD.
+Flux or Argo CD would create a NodePool again as soon as it is deleted. Such a NodePool stays out of
+service, and is deleted with its CRD.
 
 Only NodePools, NodeClaims and Nodes of an EC2NodeClass are deleted. Others belong to EKS Auto Mode.
 
@@ -16,6 +19,7 @@ A destroy uses the settings in the state: a changed setting takes effect after t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +27,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import pulumi
+from pulumi.dynamic import DiffResult, UpdateResult
 
 from controller.apis import labels
 from controller.apis.appliers import STACK, appliers
@@ -39,6 +44,7 @@ from controller.apis.kinds import (
 from controller.apis.wording import with_count
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import (
+    CLUSTER_ERRORS,
     ApiError,
     ClusterApi,
     ClusterGoneError,
@@ -50,7 +56,7 @@ from infra.clusterapi import (
     require_abandoned,
     unless_abandoned,
 )
-from infra.lifecycle.destroying import refuse_ahead
+from infra.lifecycle.destroying import ancestors, refuse_ahead
 from infra.lifecycle.leftovers import Leftovers, Remains, describe
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import MADE_AT, StatefulProvider
@@ -86,6 +92,16 @@ class ForeignNodePoolsError(Exception):
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(" ".join([*problems, "Nothing has been deleted."]))
+
+
+class DrainInterruptedError(Exception):
+    """The engine ended during the drain, so no more nodes may be terminated."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the drain ends, because Pulumi's engine ended: run `pulumi cancel` and `pulumi "
+            "destroy` again, or `pulumi up` to keep the stack"
+        )
 
 
 class ResourcesRemainError(Exception):
@@ -138,6 +154,12 @@ class Draining:
     delete_others: bool = False
     """Whether NodePools of other stacks may be deleted too."""
 
+    deletes: bool = True
+    """Whether to delete NodePools and EC2NodeClasses, or to leave them to the engine."""
+
+    engine: Callable[[], object] = tuple
+    """Returns what identifies the engine that waits for the drain."""
+
     clock: Clock = field(default_factory=lambda: time)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     say: Callable[[str], None] = say
@@ -145,20 +167,38 @@ class Draining:
     """When the condition of each NodePool was last renewed, by the clock."""
 
     def run(self) -> None:
-        """Delete the NodePools, wait until all nodes are drained, then delete the EC2NodeClasses.
+        """Take the NodePools out of service, and wait until all nodes are drained.
 
-        After `timeout_seconds`, or if no controller runs, terminate the remaining instances.
+        If `deletes`, delete the NodePools, and the EC2NodeClasses at the end. After
+        `timeout_seconds`, or if no controller runs, terminate the remaining instances.
 
         Raises:
             ForeignNodePoolsError: NodePools of others exist; nothing has been deleted.
+            DrainInterruptedError: the engine ended.
 
         """
         deadline = self.clock.monotonic() + self.timeout_seconds
-        self._delete_pools()
+        self._end_pools()
         trouble = self._wait_for_nodes(deadline)
         if trouble:
             self._force(trouble)
-        self._delete_node_classes(stuck=bool(trouble))
+        if self.deletes:
+            self._delete_node_classes(stuck=bool(trouble))
+        elif trouble or not self._has_controller():
+            for node_class in self._node_classes():
+                # The engine deletes it next, and no controller would remove the finalizer.
+                _let_go(self.cluster, EC2_NODE_CLASS, node_class)
+
+    def reopen(self) -> None:
+        """Put the NodePools back into service that an interrupted destroy took out of it."""
+        for pool in self._pools():
+            if _is_closed(pool):
+                self.say(f"putting NodePool {_name(pool)} back into service")
+                self._write_conditions(pool)
+
+    def closed_pools(self) -> list[str]:
+        """Return the names of the NodePools that a destroy took out of service."""
+        return sorted(_name(pool) for pool in self._pools() if _is_closed(pool))
 
     def refusals(self, pools: Sequence[Wire] | None = None) -> list[str]:
         """Return why the NodePools may not be deleted; empty if they may.
@@ -188,43 +228,36 @@ class Draining:
             )
         return problems
 
-    def _delete_pools(self) -> None:
+    def _end_pools(self) -> None:
         pools = self._pools()
         if problems := self.refusals(pools):
             raise ForeignNodePoolsError(problems)
         self._close_pools(pools)
-        for pool in pools:
+        for pool in pools if self.deletes else ():
             if not _restorer(pool):
                 owner = f"stack {_owner(pool)}" if _owner(pool) else "no stack"
                 self.say(f"deleting NodePool {_name(pool)} (owner: {owner})")
                 self.cluster.delete(_path(NODE_POOL, pool))
 
     def _close_pools(self, pools: Sequence[Wire]) -> None:
-        """Take NodePools out of service that another tool would create again."""
+        """Take NodePools out of service that the engine deletes later, or never."""
         for pool in pools:
             name, restorer = _name(pool), _restorer(pool)
             last = self._closed.get(name)
-            if not restorer or (
+            if (self.deletes and not restorer) or (
                 last is not None
                 and self.clock.monotonic() - last < OUT_OF_SERVICE_SECONDS
                 and _is_closed(pool)
             ):
                 continue
             if last is None:
-                self.say(
-                    f"draining NodePool {name} without deleting it, because {restorer} would "
-                    "create it again"
-                )
-            try:
-                self.cluster.merge(f"{_path(NODE_POOL, pool)}/status", self._draining_patch(pool))
-            except ApiError as exc:
-                if exc.status != 409:
-                    raise
-                continue  # The controller changed the NodePool; the next round tries again.
-            self._closed[name] = self.clock.monotonic()
+                why = f", because {restorer} would create it again" if restorer else " yet"
+                self.say(f"draining NodePool {name} without deleting it{why}")
+            if self._write_conditions(pool, self._draining_condition()):
+                self._closed[name] = self.clock.monotonic()
 
-    def _draining_patch(self, pool: Wire) -> Wire:
-        condition = {
+    def _draining_condition(self) -> Wire:
+        return {
             "type": IN_SERVICE,
             "status": "False",
             "reason": "Draining",
@@ -233,15 +266,28 @@ class Draining:
             # The controller ignores an old condition, so that of an aborted destroy expires.
             "lastTransitionTime": f"{self.now():%Y-%m-%dT%H:%M:%SZ}",
         }
+
+    def _write_conditions(self, pool: Wire, *added: Wire) -> bool:
+        """Replace the condition `joiner.dev/InService`; returns whether the pool was unchanged."""
         others = [c for c in _conditions(pool) if c["type"] != IN_SERVICE]
         version = {"resourceVersion": pool["metadata"].get("resourceVersion")}
-        return {"metadata": version, "status": {"conditions": [*others, condition]}}
+        patch = {"metadata": version, "status": {"conditions": [*others, *added]}}
+        try:
+            self.cluster.merge(f"{_path(NODE_POOL, pool)}/status", patch)
+        except ApiError as exc:
+            if exc.status != 409:
+                raise
+            return False  # The controller changed it; the caller tries again.
+        return True
 
     def _wait_for_nodes(self, deadline: float) -> str:
         """Wait until no node is left; return why that did not happen, or an empty text."""
         last_said, last_line = float("-inf"), ""
         gone_since: float | None = None
+        engine = self.engine()
         while True:
+            if self.engine() != engine:
+                raise DrainInterruptedError
             now = self.clock.monotonic()
             self._close_pools(self._pools())
             claims, nodes = self._claims(), self._nodes()
@@ -324,14 +370,16 @@ class Draining:
         for node_class in self._node_classes():
             self.cluster.delete(_path(EC2_NODE_CLASS, node_class))
         while left := self._node_classes():
-            deployment = self.cluster.get(self.deployment)
-            unattended = deployment is None or not _ready_replicas(deployment)
-            if stuck or unattended or self.clock.monotonic() >= deadline:
+            if stuck or not self._has_controller() or self.clock.monotonic() >= deadline:
                 for node_class in left:
                     self.say(f"removing the finalizer of EC2NodeClass {_name(node_class)}")
                     self._release(EC2_NODE_CLASS, node_class)
                 return
             self.clock.sleep(POLL_SECONDS)
+
+    def _has_controller(self) -> bool:
+        deployment = self.cluster.get(self.deployment)
+        return deployment is not None and _ready_replicas(deployment) > 0
 
     def _release(self, kind: Kind[Any], wire: Wire) -> None:
         _let_go(self.cluster, kind, wire)
@@ -428,10 +476,21 @@ def drain_refusals(props: Mapping[str, Any]) -> list[str]:
     location = ClusterLocation.of(props)
     try:
         with unless_abandoned(location):
-            return _make_draining(props, Leftovers(location, props["installation"])).refusals()
+            return _draining_of(props).refusals()
     except ClusterNotAbandonedError as refused:
         return [str(refused)]
     return []
+
+
+def _closed_pools(props: Mapping[str, Any]) -> list[str]:
+    try:
+        return _draining_of(props).closed_pools()
+    except CLUSTER_ERRORS:
+        return []  # The next change to the cluster reports the failure.
+
+
+def _draining_of(props: Mapping[str, Any]) -> Draining:
+    return _make_draining(props, Leftovers(ClusterLocation.of(props), props["installation"]))
 
 
 def _make_draining(props: Mapping[str, Any], cloud: Leftovers) -> Draining:
@@ -445,13 +504,32 @@ def _make_draining(props: Mapping[str, Any], cloud: Leftovers) -> Draining:
         delete_foreign=bool(props["delete_foreign"]),
         stack=props["stack"],
         delete_others=bool(props["delete_others"]),
+        deletes=bool(props.get("deletes", True)),  # the state of an earlier version has no such
+        engine=lambda: [*ancestors()],
     )
 
 
 class _DrainProvider(StatefulProvider):
-    """Drains all nodes when it is deleted."""
+    """Drains all nodes when it is deleted. On each `up`, it undoes an interrupted drain."""
 
     kind = "drain"
+
+    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
+        found = super().diff(_id, olds, news)
+        # The other drain is deleted earlier, so the state has this one for longer.
+        if news["deletes"] and (closed := _closed_pools(olds)):
+            say(
+                f"an earlier destroy began: it took these NodePools out of service, and `pulumi "
+                f"up` puts them back: {', '.join(closed)}"
+            )
+            found.changes = True
+        return found
+
+    def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
+        if news["deletes"]:
+            with contextlib.suppress(*CLUSTER_ERRORS):  # The next change to the cluster reports it.
+                _draining_of(news).reopen()
+        return super().update(_id, olds, news)
 
     def end(self, props: dict[str, Any]) -> None:
         drain(props)
@@ -485,14 +563,17 @@ class DrainArgs:
     delete_other_node_pools: bool
     """Whether NodePools of other stacks may be deleted too."""
 
+    deletes: bool
+    """Whether it deletes NodePools and EC2NodeClasses: after the engine has deleted the stack's."""
+
     nodes_stay: bool = False
     """Whether the nodes stay when the stack is destroyed; then nothing is drained."""
 
 
 class Drain(RegisteredResource, module="joiner", name="Drain"):
-    """The resource that a destroy deletes first.
+    """A resource that a destroy deletes before the controller.
 
-    Its deletion deletes the cluster's NodePools and waits until no node is left.
+    Its deletion takes the cluster's NodePools out of service, and waits until no node is left.
     """
 
     def __init__(
@@ -509,6 +590,7 @@ class Drain(RegisteredResource, module="joiner", name="Drain"):
             "delete_foreign": args.delete_foreign_node_pools,
             "stack": args.stack,
             "delete_others": args.delete_other_node_pools,
+            "deletes": args.deletes,
         }
         keys = list(props)
         super().__init__(_DrainProvider(), name, props, opts)

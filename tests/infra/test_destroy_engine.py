@@ -42,6 +42,7 @@ Drain(
         delete_foreign_node_pools=False,
         stack="organization/joiner/dev",
         delete_other_node_pools=config.get_bool("confirmed") or False,
+        deletes=True,
     ),
 )
 """

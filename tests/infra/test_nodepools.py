@@ -18,7 +18,13 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.validation import problems
 from infra.config.forms import ConfigError
-from infra.nodepools import KINDS, default_manifests, manifests_in, replace_placeholders
+from infra.nodepools import (
+    KINDS,
+    default_manifests,
+    manifests_in,
+    missing_objects,
+    replace_placeholders,
+)
 from testbed.environment import CHECKOUT
 
 POOL = """
@@ -48,6 +54,21 @@ kind: CapacityBuffer
 metadata: {name: web, namespace: shop}
 spec: {podTemplateRef: {name: web}, replicas: 2}
 """
+
+
+class FakeObjects:
+    """A cluster that has one NodePool."""
+
+    def list(self, path: str, **_: str) -> list[dict[str, Any]]:
+        return [{"metadata": {"name": "web"}}] if path.endswith("/nodepools") else []
+
+
+def test_objects_that_the_cluster_does_not_have_are_named() -> None:
+    manifests = [yaml.safe_load(text) for text in (POOL, CLASS)]
+
+    assert missing_objects(FakeObjects(), manifests) == ["EC2NodeClass web"]  # type: ignore[arg-type]
+
+
 ODD: list[object] = [
     *(None, True, -1, 0, 1.5, float("nan"), float("inf"), 10**400, "", " ", "1x", "NaN", "1e999"),
     *("9" * 400, "١", [], {}, [None], [{}], {"a": None}, "a/b/c", "Never", "${X}", "\n"),

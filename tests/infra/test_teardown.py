@@ -12,6 +12,7 @@ from infra.lifecycle.leftovers import Remains
 from infra.lifecycle.teardown import (
     STACK_ANNOTATION,
     Draining,
+    DrainInterruptedError,
     ForeignNodePoolsError,
     ResourcesRemainError,
     let_go,
@@ -166,18 +167,29 @@ class TeardownScenario:
         timeout_seconds: float = 600,
         stack: str = "",
         delete_others: bool = False,
+        deletes: bool = True,
     ) -> None:
-        Draining(
+        self.draining(
+            delete_foreign=delete_foreign,
+            timeout_seconds=timeout_seconds,
+            stack=stack,
+            delete_others=delete_others,
+            deletes=deletes,
+        ).run()
+
+    def draining(
+        self, *, timeout_seconds: float = 600, delete_foreign: bool = False, **more: Any
+    ) -> Draining:
+        return Draining(
             cluster=self.cluster,
             cloud=self.cloud,
             deployment=DEPLOYMENT,
             timeout_seconds=timeout_seconds,
             delete_foreign=delete_foreign,
-            stack=stack,
-            delete_others=delete_others,
             clock=self.clock,
             say=self.said.append,
-        ).run()
+            **more,
+        )
 
     @property
     def left(self) -> dict[str, list[Wire]]:
@@ -225,6 +237,45 @@ def test_the_controller_drains_every_node_before_it_is_deleted() -> None:
     assert scenario.said[1] == "draining: 2 nodes, 2 NodeClaims and 2 instances remaining"
     assert scenario.said[-1] == "all nodes are drained and terminated"
     assert not any("found by tags" in line for line in scenario.said)
+
+
+@pytest.mark.parametrize("with_controller", [True, False])
+def test_a_drain_before_the_engine_deletes_the_pools_deletes_none_of_them(
+    with_controller: bool,
+) -> None:
+    scenario = make_scenario(pool("default"), with_controller=with_controller)
+
+    scenario.drain(deletes=False, timeout_seconds=60)
+
+    assert scenario.left.keys() == {POOLS, CLASSES}
+    (kept,), (node_class,) = scenario.left[POOLS], scenario.left[CLASSES]
+    assert "deletionTimestamp" not in kept["metadata"] | node_class["metadata"]
+    (condition,) = kept["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("joiner.dev/InService", "False")
+    # Without a controller that works, the engine would wait for the finalizer.
+    assert ("finalizers" in node_class["metadata"]) == with_controller
+
+
+def test_a_pool_of_an_interrupted_destroy_is_put_back_into_service() -> None:
+    scenario = make_scenario(pool("default"))
+    scenario.drain(deletes=False)
+    draining = scenario.draining()
+
+    assert draining.closed_pools() == ["default"]
+    draining.reopen()
+
+    assert draining.closed_pools() == []
+    assert scenario.left[POOLS][0]["status"]["conditions"] == []
+
+
+def test_a_drain_whose_engine_has_ended_terminates_no_more_nodes() -> None:
+    scenario = make_scenario(pool("default"), with_controller=False)
+    draining = scenario.draining(deletes=False, engine=lambda: scenario.clock.now < 10)
+
+    with pytest.raises(DrainInterruptedError, match="pulumi cancel"):
+        draining.run()
+
+    assert scenario.cloud.terminated == []
 
 
 def test_progress_is_reported_even_without_changes() -> None:

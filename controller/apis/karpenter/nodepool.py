@@ -86,7 +86,7 @@ IMAGE_SNAPSHOT_USED = "joiner.dev/ImageSnapshotUsed"
 IN_SERVICE = "joiner.dev/InService"
 """Condition that a stack sets to False while it is destroyed; otherwise absent.
 
-It is set on NodePools that another tool would recreate after a deletion.
+The engine deletes the NodePool later, or another tool would create it again after a deletion.
 """
 
 MOST_WEIGHT = 100
