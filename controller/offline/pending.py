@@ -12,10 +12,12 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import Event
 from controller.apis.ownership import has_unsupported_class, is_ours
+from controller.apis.wording import with_count
 from controller.apiserver.port import ApiServer
 from controller.offline.world import World
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.results import Results
+from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 from controller.telemetry.events import COMPONENT
 
@@ -71,6 +73,22 @@ class PendingPods:
             return f"NodeClaim {node}, whose instance has not joined the cluster yet"
         why = launched.message if launched is not None else ""
         return f"NodeClaim {node}, which is not launched yet{f': {why}' if why else ''}"
+
+    def nomination(self, pod: Pod, others: Iterable[Pod]) -> str:
+        """Return the state of a pod with a nominated node, beside the world's `others`."""
+        node = pod.spec.node_name
+        terminating = [
+            each
+            for each in others
+            if each.spec.node_name == node and each.metadata.is_deleting and not is_terminal(each)
+        ]
+        outcome = f"is nominated for {self.place(node)}"
+        if not terminating:
+            return outcome
+        return (
+            f"{outcome}, and waits until {with_count(len(terminating), 'pod')} there "
+            f"{'has' if len(terminating) == 1 else 'have'} terminated (preemption is under way)"
+        )
 
     def worded(self, results: Results, pods: Iterable[Pod]) -> Results:
         """Return the results with these causes for their unschedulable pods."""

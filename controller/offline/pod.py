@@ -53,6 +53,12 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
         if not write_data(chosen.output, {"pod": name, "answer": outcome, "reasons": []}):
             print(f"{name} {outcome}")
         return 0
+    nominated = next((each for each in result.world.nominated_pods if each.key == name), None)
+    if nominated is not None:
+        outcome = result.pending.nomination(nominated, result.world.snapshot.pods)
+        if not write_data(chosen.output, {"pod": name, "answer": outcome, "reasons": []}):
+            print(f"{name} {outcome}")
+        return 0
     if pod is None:
         running = {each.key: each.spec.node_name for each in result.world.snapshot.pods}
         if name not in running:

@@ -10,13 +10,14 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from controller.apis.kubernetes.pods import Pod
 from controller.offline import reporter
 from controller.offline import world as worlds
 from controller.offline.commandline import (
@@ -130,7 +131,7 @@ def solve_world(
             from_nothing = time.perf_counter() - started
     if prove:
         results = _with_lower_bound(results, world, settings, catalog, seconds)
-    real, fills = split_fills(results, world.buffer_pods)
+    real, fills = split_fills(_with_nominated(results, world.nominated_pods), world.buffer_pods)
     pending = pending_pods(world, now or datetime.now(UTC))
     return Solved(
         world=world,
@@ -140,6 +141,16 @@ def solve_world(
         fills=fills,
         seconds=tuple(times),
         seconds_from_nothing=from_nothing,
+    )
+
+
+def _with_nominated(results: Results, nominated: Iterable[Pod]) -> Results:
+    """Return the results with the pods that have a nominated node on that node."""
+    existing = {name: list(keys) for name, keys in results.existing_nodes.items()}
+    for pod in nominated:
+        existing.setdefault(pod.spec.node_name, []).append(pod.key)
+    return replace(
+        results, existing_nodes={name: tuple(keys) for name, keys in sorted(existing.items())}
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from controller.apis.karpenter.capacitybuffer import CapacityBuffer
@@ -57,6 +57,9 @@ class World:
 
     node_pools: tuple[NodePool, ...] = ()
     """All NodePools, including those that launch no nodes for pending pods."""
+
+    nominated_pods: tuple[Pod, ...] = ()
+    """The pending pods with a nominated node, on which the snapshot has them as if bound."""
 
     gated_pods: tuple[Pod, ...] = ()
     """The pods with scheduling gates, which kube-scheduler and Joiner do not consider yet."""
@@ -166,10 +169,17 @@ def compose(
     pods = _with_priorities(of(Pod), of(workloads.PriorityClass))
     node_pools = tuple(of(NodePool))
     spread = _default_spread_function(of, settings.get("SCHEDULER_CONFIG"))
+    nodes = _state_nodes(of(Node), [claim for claim in of(NodeClaim) if is_ours(claim)])
+    pending, nominated = _split_by_nomination(
+        tuple(spread(pod for pod in pods if _is_provisionable(pod))), nodes
+    )
+    expecting = {pod.spec.node_name for pod in nominated}
     snapshot = Snapshot(
-        nodes=_state_nodes(of(Node), [claim for claim in of(NodeClaim) if is_ours(claim)]),
+        nodes=tuple(
+            replace(node, nominated=True) if node.name in expecting else node for node in nodes
+        ),
         # Running pods may be evicted; they then have the same default spread constraints.
-        pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
+        pods=(*spread(pod for pod in pods if pod.spec.node_name), *nominated),
         node_pools=tuple(pool for pool in node_pools if _is_usable(pool)),
         instance_types=instance_types,
         daemon_sets=tuple(of(workloads.DaemonSet)),
@@ -189,10 +199,11 @@ def compose(
     )
     return World(
         snapshot,
-        tuple(spread(pod for pod in pods if _is_provisionable(pod))),
+        pending,
         {name: _as_text(value) for name, value in settings.items() if name != "SCHEDULER_CONFIG"},
         tuple(spread(_buffer_pods(of))),
         node_pools,
+        nominated,
         tuple(pod for pod in pods if pod.spec.scheduling_gates and not pod.spec.node_name),
         tuple(of(workloads.Event)),
     )
@@ -309,6 +320,29 @@ def _is_provisionable(pod: Pod) -> bool:
         and not is_terminal(pod)
         and not is_daemon(pod)
         and not is_static(pod)
+    )
+
+
+def _split_by_nomination(
+    pods: Sequence[Pod], nodes: Sequence[StateNode]
+) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+    """Return the pods to schedule, and the pods with a nominated node, as if bound to it.
+
+    As in the controller, a nomination does not count if the node is being deleted.
+    """
+    names: dict[str, str] = {}
+    for node in nodes:
+        if not node.deleting:
+            names[node.name] = node.name
+            names |= {node.claim.metadata.name: node.name} if node.claim is not None else {}
+    where = [names.get(pod.status.nominated_node_name) for pod in pods]
+    return (
+        tuple(pod for pod, name in zip(pods, where, strict=True) if name is None),
+        tuple(
+            with_fields(pod, "spec", node_name=name)
+            for pod, name in zip(pods, where, strict=True)
+            if name is not None
+        ),
     )
 
 

@@ -147,6 +147,36 @@ def test_a_pod_with_a_scheduling_gate_waits_for_it(
     assert json.loads(capsys.readouterr().out)["newNodes"] == []
 
 
+@pytest.mark.parametrize("deleting", [False, True])
+def test_a_pod_waits_for_its_nominated_node_unless_that_is_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], deleting: bool
+) -> None:
+    """As in the controller: kube-scheduler preempts the pods there."""
+    victim = worlds.pod("victim", cpu=1500, memory=512)
+    victim["metadata"]["deletionTimestamp"] = "2026-11-28T10:00:00Z"
+    victim["spec"]["nodeName"] = "n1"
+    preemptor = worlds.pod("preemptor", cpu=1500, memory=512)
+    preemptor["status"] = {"nominatedNodeName": "n1"}
+    size = {"cpu": "2", "memory": "8Gi", "pods": "29"}
+    node: dict[str, Any] = {
+        "metadata": {"name": "n1", "labels": {"kubernetes.io/hostname": "n1"}},
+        "status": {"capacity": size, "allocatable": size},
+    }
+    if deleting:
+        node["metadata"]["deletionTimestamp"] = "2026-11-28T10:00:00Z"
+    file = tmp_path / "world.json"
+    file.write_text(json.dumps(world_with(victim, preemptor, nodes=[node])))
+
+    assert main(["solve", str(file), "--output", "json"], {}) == 0
+    answer = json.loads(capsys.readouterr().out)
+    main(["explain", "pod", "preemptor", "--world", str(file)], {})
+    said = capsys.readouterr().out
+
+    assert len(answer["newNodes"]) == int(deleting)
+    assert answer["existingNodes"] == ({} if deleting else {"n1": ["default/preemptor"]})
+    assert ("preemption is under way" in said) is not deleting
+
+
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
 @pytest.mark.parametrize("output", ["json", "yaml", "table"])
