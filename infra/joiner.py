@@ -473,6 +473,11 @@ class Joiner(pulumi.ComponentResource):
                 *(preflight.of_agent(location) if by_agent else ()),
                 *(preflight.of_dns(location) if args.dns_policy == "ClusterFirst" else ()),
                 *preflight.of_nodes(location, args.node_selector, args.tolerations),
+                *(
+                    preflight.of_endpoints(location, args.identity)
+                    if self._options.isolated_vpc
+                    else ()
+                ),
             ]
         for trouble in troubles:
             pulumi.warn(trouble)

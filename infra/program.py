@@ -169,6 +169,7 @@ def _cluster(
             permissions_boundary=config.permissions_boundary,
             namespace=config.namespace,
             deployment=config.name,
+            node_tags={**config.tags, labels.TAG_INSTALLATION: _installation(config)},
             access=[Access(**entry) for entry in config.access_entries],
         ),
         options,

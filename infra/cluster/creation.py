@@ -48,6 +48,12 @@ CRITICAL = "CriticalAddonsOnly"
 """Taint of the controller's nodes. The controller and the EKS add-ons tolerate it. Workloads do
 not: they would fill the nodes, or need another architecture."""
 
+ROOT_DEVICE = "/dev/xvda"
+"""Root device of AWS's AMIs of Amazon Linux 2023."""
+
+ROOT_GIB = 20
+"""Size of the root volume of the controller's nodes in GiB: EKS's default for node groups."""
+
 ON_FARGATE = json.dumps({"computeType": "Fargate"})
 
 
@@ -110,6 +116,10 @@ class ClusterArgs:
     deployment: pulumi.Input[str] = "karpenter"
     """Name of the controller's Deployment. If the controller's compute is Fargate, its pods in
     `namespace` run on Fargate."""
+
+    node_tags: Mapping[str, pulumi.Input[str]] = dataclasses.field(default_factory=dict)
+    """Tags of the instances of the controller's node group, their volumes and network interfaces.
+    EKS does not pass the tags of a node group on to them."""
 
     access: Sequence[Access] = ()
     """Access entries in addition to that of the cluster's creator, who is its administrator."""
@@ -249,6 +259,7 @@ class Cluster(pulumi.ComponentResource):
         role, attached = self._role("controller", policies.ec2_trust(args.place), of_aws)
         if on_ipv6:
             attached.append(self._ipv6(role))
+        template = self._launch_template()
         architecture = "arm64" if _is_graviton(args.controller_instance_types[0]) else "x86_64"
         return aws.eks.NodeGroup(
             f"{self._name}-controller",
@@ -259,6 +270,7 @@ class Cluster(pulumi.ComponentResource):
             release_version=self._release(architecture),
             ami_type=AMI_TYPES[architecture],
             instance_types=list(args.controller_instance_types),
+            launch_template={"id": template.id, "version": template.latest_version.apply(str)},
             taints=[{"key": CRITICAL, "value": "true", "effect": "NO_SCHEDULE"}],
             scaling_config={
                 "min_size": args.controller_size,
@@ -267,6 +279,36 @@ class Cluster(pulumi.ComponentResource):
             },
             update_config={"max_unavailable": 1},
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*after, *attached]),
+        )
+
+    def _launch_template(self) -> aws.ec2.LaunchTemplate:
+        """Create the launch template of the controller's nodes.
+
+        Organizations may refuse instances and volumes without tags, volumes that are not encrypted,
+        and instances that serve their metadata without a token.
+        """
+        root = {
+            "volume_type": "gp3",
+            "volume_size": ROOT_GIB,
+            "encrypted": "true",
+            "delete_on_termination": "true",
+        }
+        tags = dict(self._args.node_tags)
+        return aws.ec2.LaunchTemplate(
+            f"{self._name}-controller",
+            block_device_mappings=[{"device_name": ROOT_DEVICE, "ebs": root}],
+            # Pods do not reach the instance's credentials: their packets take a second hop.
+            metadata_options={
+                "http_endpoint": "enabled",
+                "http_tokens": "required",
+                "http_put_response_hop_limit": 1,
+            },
+            tag_specifications=[
+                {"resource_type": kind, "tags": tags}
+                for kind in ("instance", "volume", "network-interface")
+                if tags
+            ],
+            opts=self._mine,
         )
 
     def _ipv6(self, role: aws.iam.Role) -> aws.iam.RolePolicy:

@@ -12,7 +12,14 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from controller.apis import labels
-from infra.clusterapi import CLUSTER_ERRORS, ClusterApi, ClusterLocation, describe_cluster
+from infra.clusterapi import (
+    CLUSTER_ERRORS,
+    ClusterApi,
+    ClusterGoneError,
+    ClusterLocation,
+    describe_cluster,
+)
+from infra.config.forms import Identity
 from infra.deployment.controller import CRITICAL
 from infra.lifecycle.awsanswers import ABSENT, unless_error
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
@@ -21,6 +28,12 @@ Wire = Mapping[str, Any]
 
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 """EC2's service-linked role for spot; an account has it after it first used spot."""
+
+ENDPOINTS = ("ec2", "ecr.api", "ecr.dkr", "eks", "s3", "sqs", "ssm", "sts")
+"""AWS services that the controller and its nodes call."""
+
+CREDENTIALS = "eks-auth"
+"""AWS service of which the Pod Identity agent gets the credentials of pods."""
 
 SYSTEM = "/apis/apps/v1/namespaces/kube-system"
 
@@ -58,6 +71,27 @@ def of_dns(location: ClusterLocation) -> Iterator[str]:
             "CoreDNS has no ready pod. If CoreDNS waits for nodes that the controller launches, "
             "neither starts: set joiner:dnsPolicy to Default, so the controller's pods resolve "
             "names through the VPC"
+        )
+
+
+def of_endpoints(location: ClusterLocation, identity: Identity) -> Iterator[str]:
+    """Yield a warning if an isolated VPC lacks endpoints of AWS services that Joiner calls."""
+    needed = [*ENDPOINTS, *([CREDENTIALS] if identity == "pod-identity" else ())]
+    try:
+        vpc = describe_cluster(location)["resourcesVpcConfig"]["vpcId"]
+        pages = (
+            location.client("ec2")
+            .get_paginator("describe_vpc_endpoints")
+            .paginate(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
+        )
+        found = [one["ServiceName"] for page in pages for one in page["VpcEndpoints"]]
+    except (BotoCoreError, ClientError, ClusterGoneError, KeyError):
+        return
+    lacking = [one for one in needed if not any(name.endswith(f".{one}") for name in found)]
+    if lacking:
+        yield (
+            f"ISOLATED_VPC is true, but VPC {vpc} has no endpoint for {', '.join(lacking)}: create "
+            "these interface endpoints, unless the VPC reaches them in another network"
         )
 
 

@@ -239,6 +239,26 @@ def test_addons_and_the_controllers_nodes_follow_the_kubernetes_version() -> Non
     )
 
 
+def test_what_eks_launches_for_the_controller_meets_the_policies_of_organizations() -> None:
+    """EKS does not pass the tags of a node group on to its instances and volumes."""
+    asked = made(tags='{"cost-center": "42"}')
+
+    template = asked.one("aws:ec2/launchTemplate:LaunchTemplate")
+    tags = {"cost-center": "42", "joiner.dev/installation": STACK}
+    assert {each["resourceType"]: each["tags"] for each in template["tagSpecifications"]} == {
+        "instance": tags,
+        "volume": tags,
+        "network-interface": tags,
+    }
+    assert template["blockDeviceMappings"][0]["ebs"]["encrypted"] == "true"
+    assert template["metadataOptions"]["httpTokens"] == "required"
+    home = asked.one("aws:eks/nodeGroup:NodeGroup")
+    assert home["launchTemplate"]["id"] == "cluster-controller-id"
+    # EKS refuses a node group that states these twice.
+    assert "diskSize" not in home
+    assert "instanceType" not in template
+
+
 @pytest.mark.parametrize(
     ("settings", "is_public"), [(CONFIGURED, True), ({"publicAccessCidrs": "none"}, False)]
 )

@@ -193,6 +193,31 @@ def test_auto_mode_and_fargate_add_a_node_for_the_controller(
     assert not list(preflight.of_nodes(HERE, {}, []))
 
 
+@pytest.mark.parametrize(
+    ("identity", "lacking"), [("pod-identity", "sts, eks-auth"), ("irsa", "sts")]
+)
+def test_missing_endpoints_of_an_isolated_vpc_are_noticed(
+    identity: Any, lacking: str, entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ec2 = connection("ec2", "us-west-2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    described = {"cluster": {"resourcesVpcConfig": {"vpcId": vpc}}}
+    monkeypatch.setattr(entries, "cluster", lambda **_: described)
+
+    def create(*services: str) -> None:
+        for service in services:
+            name = f"com.amazonaws.us-west-2.{service}"
+            ec2.create_vpc_endpoint(VpcId=vpc, ServiceName=name, VpcEndpointType="Interface")
+
+    create("ec2", "ecr.api", "ecr.dkr", "eks", "s3", "sqs", "ssm")
+
+    (said,) = preflight.of_endpoints(HERE, identity)
+
+    assert f"{vpc} has no endpoint for {lacking}:" in said
+    create("sts", "eks-auth")
+    assert not list(preflight.of_endpoints(HERE, identity))
+
+
 @pytest.mark.usefixtures("entries")
 def test_each_preflight_warning_names_a_setting_that_ends_it(
     monkeypatch: pytest.MonkeyPatch,

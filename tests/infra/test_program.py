@@ -125,6 +125,8 @@ class Region(pulumi_mocks.Mocks):
         name = args.inputs.get("name", args.name)
         arn = ARNS.get(args.typ, f"arn:aws:x:us-west-2:{ACCOUNT}:{{}}").format(name)
         extra: dict[str, Any] = {"arn": arn, "url": f"https://sqs/{name}", "name": name}
+        if args.typ == "aws:ec2/launchTemplate:LaunchTemplate":
+            extra["latestVersion"] = 1
         if args.typ == "aws:ec2/vpc:Vpc":
             extra["ipv6CidrBlock"] = "2600:1f13::/56"
         if args.typ == "aws:eks/cluster:Cluster":

@@ -162,17 +162,17 @@ def _candidates(
     for config in call.require("LaunchTemplateConfigs"):
         specification = config.get("LaunchTemplateSpecification") or {}
         template = launchtemplates.find(world, specification)
-        template.check_version(specification.get("Version"))
+        number = template.number(specification.get("Version"))
         named = {
             "LaunchTemplateId": template.identity,
             "LaunchTemplateName": template.name,
-            "Version": "1",
+            "Version": str(number),
         }
         for override in config.get("Overrides") or [{}]:
             order += 1
             reported = {"LaunchTemplateSpecification": named, "Overrides": override}
             try:
-                data = _overridden(template.data, override)
+                data = _overridden(template.data(str(number)), override)
                 plan = resolve(world, data, capacity_type=capacity_type, template=template.identity)
                 reported["Overrides"] = {**override, "AvailabilityZone": plan.zone}
                 available = available_capacity(world, plan)
@@ -227,9 +227,8 @@ def _run_instances(world: World, call: Call) -> Mapping[str, Any]:
     specification = call.get("LaunchTemplate")
     if specification:
         launch_template = launchtemplates.find(world, specification)
-        launch_template.check_version(specification.get("Version"))
         template = launch_template.identity
-        data = dict(launch_template.data)
+        data = dict(launch_template.data(specification.get("Version")))
     own = {k: v for k, v in call.parameters.items() if v is not None and k != "TagSpecifications"}
     data |= own
     market = data.get("InstanceMarketOptions") or {}

@@ -79,7 +79,7 @@ def as_api(world: World, template: LaunchTemplate) -> dict[str, Any]:
         "CreateTime": template.created,
         "CreatedBy": template.creator,
         "DefaultVersionNumber": 1,
-        "LatestVersionNumber": 1,
+        "LatestVersionNumber": len(template.versions),
         "Tags": world.tag_list(template.identity),
     }
 
@@ -100,13 +100,23 @@ def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
         name=name,
         created=now(),
         creator=call.principal,
-        data=data,
+        versions=[data],
         description=call.get("VersionDescription"),
     )
     world.launch_templates[template.identity] = template
     world.delay_visibility(template.identity)
     world.tag(template.identity, tags_for(call.get("TagSpecifications"), "launch-template"))
     return {"LaunchTemplate": as_api(world, template)}
+
+
+@operation("ec2", "CreateLaunchTemplateVersion")
+def create_launch_template_version(world: World, call: Call) -> Mapping[str, Any]:
+    """Add a version to a launch template; the default version stays."""
+    template, data = find(world, call.parameters), call.require("LaunchTemplateData")
+    check_user_data(data.get("UserData"))
+    call.stop_if_dry_run()
+    template.versions.append(data)
+    return {"LaunchTemplateVersion": _version(template, len(template.versions))}
 
 
 @operation("ec2", "DeleteLaunchTemplate")
@@ -140,19 +150,24 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("ec2", "DescribeLaunchTemplateVersions")
 def describe_launch_template_versions(world: World, call: Call) -> Mapping[str, Any]:
-    """Describe the version of one template."""
+    """Describe versions of one template, the latest first."""
     call.stop_if_dry_run()
     template = find(world, call.parameters)
-    for wanted in call.get("Versions", []):
-        template.check_version(wanted)
-    version = {
+    wanted = call.get("Versions") or range(1, len(template.versions) + 1)
+    numbers = {template.number(str(each)) for each in wanted}
+    return {
+        "LaunchTemplateVersions": [_version(template, n) for n in sorted(numbers, reverse=True)]
+    }
+
+
+def _version(template: LaunchTemplate, number: int) -> dict[str, Any]:
+    return {
         "LaunchTemplateId": template.identity,
         "LaunchTemplateName": template.name,
-        "VersionNumber": 1,
+        "VersionNumber": number,
         "VersionDescription": template.description,
         "CreateTime": template.created,
         "CreatedBy": template.creator,
-        "DefaultVersion": True,
-        "LaunchTemplateData": template.data,
+        "DefaultVersion": number == 1,
+        "LaunchTemplateData": template.versions[number - 1],
     }
-    return {"LaunchTemplateVersions": [version]}

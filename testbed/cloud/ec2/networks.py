@@ -8,7 +8,7 @@ VPC endpoints. `reaches_out` tells whether an instance in a subnet can become a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from testbed.cloud.ec2 import addresses
@@ -117,11 +117,17 @@ SERVICES_OF_NODES: Final = ("ecr.api", "ecr.dkr")
 """Endpoints that a node needs in a subnet without internet access."""
 
 
-def reaches_out(world: World, identity: str) -> bool:
-    """Return whether an instance in a subnet can become a node.
+CREDENTIALS: Final = "eks-auth"
+"""The service of which the Pod Identity agent gets credentials."""
 
-    A node needs services outside its VPC. It reaches them by a default route, or by the VPC
-    endpoints of `SERVICES_OF_NODES`. A subnet that does not exist counts as False.
+
+def reaches_out(
+    world: World, identity: str, *, services: Collection[str] = SERVICES_OF_NODES
+) -> bool:
+    """Return whether an instance in a subnet reaches services, by default those of a node.
+
+    It reaches them by a default route, or by VPC endpoints. A subnet that does not exist counts as
+    False.
     """
     try:
         subnet = addresses.subnet(world, identity)
@@ -133,7 +139,7 @@ def reaches_out(world: World, identity: str) -> bool:
     ):
         return True
     there = {each.service_name for each in endpoints(world) if each.vpc_id == subnet.vpc_id}
-    return {_service_name(world, service) for service in SERVICES_OF_NODES} <= there
+    return {_service_name(world, service) for service in services} <= there
 
 
 def _table_of(world: World, subnet: Any) -> Any:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from testbed.cloud.ec2 import addresses
+from testbed.cloud.ec2 import addresses, launchtemplates
 from testbed.cloud.eks import service
 from testbed.cloud.eks.accessentries import NODE_GROUPS, entry_of, may_create_entries
 from testbed.cloud.eks.service import (
@@ -274,6 +274,7 @@ def create_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
             "Following required service principals [ec2.amazonaws.com] were not found in the "
             f"trust relationships of nodeRole {call.require('nodeRole')}"
         )
+    template = _launch_template(world, call)
     made = _make(
         world,
         call,
@@ -283,7 +284,11 @@ def create_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
             "nodeRole": role.arn,
             "amiType": call.get("amiType") or "AL2023_x86_64_STANDARD",
             "capacityType": call.get("capacityType") or "ON_DEMAND",
-            "diskSize": call.get("diskSize") or 20,
+            **(
+                {"launchTemplate": template}
+                if template
+                else {"diskSize": call.get("diskSize") or 20}
+            ),
             "instanceTypes": list(call.get("instanceTypes") or ["t3.medium"]),
             "labels": dict(call.get("labels", {})),
             "releaseVersion": call.get("releaseVersion") or f"{world.cluster.version}.0-20261101",
@@ -296,6 +301,34 @@ def create_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
     )
     _let_in(world, made["clusterName"], role.arn, "EC2_LINUX")
     return {"nodegroup": made}
+
+
+def _launch_template(world: World, call: Call) -> Mapping[str, str]:
+    """Return the launch template of a node group, empty if the call names none.
+
+    Raises AwsError for a template that EKS refuses.
+    """
+    named = call.get("launchTemplate")
+    if not named:
+        return {}
+    asked = {"LaunchTemplateId": named.get("id"), "LaunchTemplateName": named.get("name")}
+    template = launchtemplates.find(world, asked)
+    data = template.data(named.get("version"))
+    # Source: EKS user guide, "Customize managed nodes with launch templates".
+    refused = {"IamInstanceProfile", "HibernationOptions", "InstanceMarketOptions"} & data.keys()
+    twice = [
+        name
+        for name, setting in (
+            ("InstanceType", "instanceTypes"),
+            ("BlockDeviceMappings", "diskSize"),
+        )
+        if data.get(name) and call.get(setting)
+    ]
+    if refused or twice:
+        said = f"Launch template should not specify {', '.join(sorted(refused) or twice)}."
+        raise AwsError("InvalidRequestException", said)
+    number = template.number(named.get("version"))
+    return {"id": template.identity, "name": template.name, "version": str(number)}
 
 
 @operation("eks", "DescribeNodegroup")
@@ -319,12 +352,21 @@ def update_nodegroup_config(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("eks", "UpdateNodegroupVersion")
 def update_nodegroup_version(world: World, call: Call) -> Mapping[str, Any]:
-    """Change the version and AMI release of a node group, at once.
+    """Change the version, the AMI release and the launch template of a node group, at once.
 
     Without a version or release in the call, nothing changes.
     """
     group = _record_of(world, call, "nodegroup", "nodegroupName")
     group.update(call.subset("version", "releaseVersion"))
+    if named := call.get("launchTemplate"):
+        if "launchTemplate" not in group:
+            said = "You cannot specify a launch template for a node group that has none"
+            raise AwsError("InvalidParameterException", said)
+        template = _launch_template(world, call)
+        if template["id"] != group["launchTemplate"]["id"]:
+            said = f"Launch template {named} is not that of the node group"
+            raise AwsError("InvalidParameterException", said)
+        group["launchTemplate"] = template
     return update_answer("VersionUpdate")
 
 

@@ -25,7 +25,7 @@ from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.wire import Call
 from testbed.cloud.state.calllog import Denial
-from testbed.cloud.state.inventory import LaunchTemplate, Session
+from testbed.cloud.state.inventory import Session
 from testbed.cloud.state.world import World
 
 PREFIXES = {"resourcegroupstaggingapi": "tag"}
@@ -271,9 +271,9 @@ def _ec2(world: World, call: Call) -> Iterator[Question]:
     action, creates_fleet = f"ec2:{call.operation}", call.operation == "CreateFleet"
     dry_fleet = creates_fleet and call.get("DryRun")
     launches = call.operation == "RunInstances" or (creates_fleet and not dry_fleet)
-    templates = _templates(world, call)
-    documents = [call.parameters, *((each.data for each in templates) if launches else ())]
-    used = list(dict.fromkeys([each.identity for each in templates] + [*_ids_in(documents)]))
+    templates = dict(_templates(world, call))
+    documents = [call.parameters, *(templates.values() if launches else ())]
+    used = list(dict.fromkeys([*templates, *_ids_in(documents)]))
     specifications = [s for each in documents for s in each.get("TagSpecifications") or []]
     only = ("fleet", "launch-template") if dry_fleet else ()
     for each in dict.fromkeys([action, *(["ec2:RunInstances"] if launches else [])]):
@@ -327,20 +327,17 @@ def _ids_in(value: Any) -> Iterator[str]:
             yield from _ids_in(each)
 
 
-def _templates(world: World, call: Call) -> list[LaunchTemplate]:
-    """Return the launch templates that a call names."""
+def _templates(world: World, call: Call) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the launch templates that a call names: the ID, and the data of the named version."""
     creates = call.operation.startswith("Create")
     named = [call.parameters] if call.get("LaunchTemplateName") and not creates else []
     if (given := call.get("LaunchTemplate")) is not None:
         named.append(given)
     for config in call.get("LaunchTemplateConfigs", []):
         named.append(config.get("LaunchTemplateSpecification") or {})
-    templates = []
     for specification in named:
         template = launchtemplates.find(world, specification)
-        template.check_version(specification.get("Version"))
-        templates.append(template)
-    return templates
+        yield template.identity, template.data(specification.get("Version"))
 
 
 def _is_spot(call: Call) -> bool:

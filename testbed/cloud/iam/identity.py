@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from testbed.cloud.ec2 import networks
 from testbed.cloud.eks import podidentity
 from testbed.cloud.iam import policies
 from testbed.cloud.operations import operation
@@ -149,9 +150,17 @@ def _pod_identity_session(world: World, token: str) -> Session:
             f"Service account {account.namespace}/{account.name} has no pod identity association",
             status=404,
         )
+    described = world.clusters.described[world.cluster.name]
+    subnets = described["resourcesVpcConfig"]["subnetIds"]
+    if not any(networks.reaches_out(world, s, services=[networks.CREDENTIALS]) for s in subnets):
+        raise AwsError(
+            "RequestTimeout",
+            f"the agent does not reach {networks.CREDENTIALS}: no route, no endpoint",
+            status=500,
+        )
     assumed = role(association["roleArn"])
     tags = {
-        "eks-cluster-arn": world.clusters.described[world.cluster.name]["arn"],
+        "eks-cluster-arn": described["arn"],
         "eks-cluster-name": world.cluster.name,
         "kubernetes-namespace": account.namespace,
         "kubernetes-service-account": account.name,

@@ -133,25 +133,35 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class LaunchTemplate:
-    """A launch template. It has one version, because no client creates another."""
+    """A launch template with its versions. The first is the default one."""
 
     identity: str
     name: str
     created: datetime
     creator: str
-    data: Mapping[str, Any]
-    """In the structure of RequestLaunchTemplateData."""
+    versions: list[Mapping[str, Any]]
+    """The data of each version, in the structure of RequestLaunchTemplateData."""
 
     description: str | None
 
-    def check_version(self, wanted: str | None) -> None:
-        """Raise AwsError unless version 1 is wanted: `1`, `$Latest`, `$Default` or None."""
-        if str(wanted or "$Default").lower() not in ("1", "$latest", "$default"):
+    def number(self, wanted: str | None) -> int:
+        """Return the number of a version: a number, `$Latest`, `$Default` or None.
+
+        Raises AwsError if there is no such version.
+        """
+        named = {"$default": 1, "$latest": len(self.versions)}
+        known = {str(number): number for number in range(1, len(self.versions) + 1)} | named
+        if (number := known.get(str(wanted or "$Default").lower())) is None:
             raise AwsError(
                 "InvalidLaunchTemplateId.VersionNotFound",
                 f"Could not find the specified version {wanted} for the launch template "
                 f"with ID {self.identity}.",
             )
+        return number
+
+    def data(self, wanted: str | None) -> Mapping[str, Any]:
+        """Return the data of a version. Raises AwsError if there is no such version."""
+        return self.versions[self.number(wanted) - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

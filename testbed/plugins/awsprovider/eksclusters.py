@@ -191,9 +191,11 @@ class NodeGroup(SlowEksResource):
     name_limit = 63
     fixed = (
         "amiType", "capacityType", "clusterName", "diskSize", "instanceTypes", "nodeGroupName",
-        "nodeGroupNamePrefix", "nodeRoleArn", "remoteAccess", "subnetIds",
+        "nodeGroupNamePrefix", "nodeRoleArn", "remoteAccess", "subnetIds", "launchTemplate.id",
+        "launchTemplate.name",
     )  # fmt: skip
     computed = ("arn", "releaseVersion", "resources", "status", "version")
+    blocks = {"launchTemplate": ("name",)}
     SETTINGS: Final = (
         "amiType", "capacityType", "diskSize", "instanceTypes", "labels", "releaseVersion",
         "version",
@@ -209,6 +211,7 @@ class NodeGroup(SlowEksResource):
             scalingConfig=self._scaling_config(inputs),
             updateConfig=self._update_config(inputs),
             taints=inputs.get("taints") or [],
+            **self._launch_template(inputs),
             **api_arguments(inputs, *self.SETTINGS),
         )
         return f"{inputs['clusterName']}:{inputs['nodeGroupName']}"
@@ -216,6 +219,11 @@ class NodeGroup(SlowEksResource):
     @staticmethod
     def _scaling_config(inputs: Bag) -> dict[str, Any]:
         return api_arguments(inputs.get("scalingConfig"), "minSize", "maxSize", "desiredSize")
+
+    @staticmethod
+    def _launch_template(inputs: Bag) -> dict[str, Any]:
+        named = api_arguments(inputs.get("launchTemplate"), "id", "version")
+        return {"launchTemplate": named} if named else {}
 
     @staticmethod
     def _update_config(inputs: Bag) -> dict[str, Any]:
@@ -227,6 +235,7 @@ class NodeGroup(SlowEksResource):
             **{key: group.get(key) or None for key in self.SETTINGS},
             "arn": group["nodegroupArn"],
             "clusterName": group["clusterName"],
+            "launchTemplate": group.get("launchTemplate"),
             "nodeGroupName": group["nodegroupName"],
             "nodeRoleArn": group["nodeRole"],
             "scalingConfig": dict(group["scalingConfig"]),
@@ -248,8 +257,8 @@ class NodeGroup(SlowEksResource):
             taints={"addOrUpdateTaints": kept, "removeTaints": gone},
         )
         versions = ("version", "releaseVersion")
-        if any(old.get(key) != new.get(key) for key in versions):
-            release = api_arguments(new, *versions)
+        if any(old.get(key) != new.get(key) for key in (*versions, "launchTemplate")):
+            release = api_arguments(new, *versions) | self._launch_template(new)
             self.api.update_nodegroup_version(**self.place(identity), **release)
         super().update(identity, old, new)
 

@@ -135,6 +135,7 @@ class AwsProvider(Provider):
     def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
         kind = _kind(work.type)
         outputs = {**dict.fromkeys(kind.computed, UNKNOWN), **_public(state), **_public(inputs)}
+        outputs |= dict.fromkeys(kind.advancing, UNKNOWN)
         for name, members in kind.blocks.items():
             if isinstance(outputs.get(name), dict):
                 known = state.get(name) or dict.fromkeys(members, UNKNOWN)

@@ -44,6 +44,8 @@ class Resource(ABC):
     """Pairs of mutually exclusive inputs, in addition to a name and its prefix."""
     computed: ClassVar[tuple[str, ...]] = ()
     """The outputs that are known only after creation."""
+    advancing: ClassVar[tuple[str, ...]] = ()
+    """The outputs that every update changes."""
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Nested inputs to which AWS adds members → those members, known only after creation."""
     defaults: ClassVar[Mapping[str, Any]] = {}

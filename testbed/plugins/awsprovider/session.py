@@ -30,6 +30,7 @@ GONE_CODES: Final = frozenset(
         "InvalidAssociationID.NotFound",
         "InvalidGroup.NotFound",
         "InvalidInternetGatewayID.NotFound",
+        "InvalidLaunchTemplateId.NotFound",
         "InvalidRoute.NotFound",
         "InvalidRouteTableID.NotFound",
         "InvalidSecurityGroupID.NotFound",

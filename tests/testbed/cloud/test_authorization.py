@@ -482,6 +482,25 @@ def test_a_service_account_without_an_association_gets_no_credentials(
     assert refused.value.code == 404
 
 
+def test_the_agent_of_an_isolated_network_needs_an_endpoint(
+    cloud: Cloud, aws: Aws, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ec2 = aws.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.77.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.77.0.0/24")["Subnet"]["SubnetId"]
+    network = cloud.world.clusters.described["joiner"]["resourcesVpcConfig"]
+    monkeypatch.setitem(network, "subnetIds", [subnet])
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        workload.ask()
+    assert "does not reach eks-auth" in refused.value.read().decode()
+
+    ec2.create_vpc_endpoint(
+        VpcId=vpc, ServiceName="com.amazonaws.us-west-2.eks-auth", VpcEndpointType="Interface"
+    )
+    assert workload.ask()["AccessKeyId"]
+
+
 def test_a_token_for_another_audience_gets_no_credentials(workload: Workload) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         workload.ask(audience="sts.amazonaws.com")

@@ -62,6 +62,22 @@ def releases(eks: Any) -> list[str]:
     return [group["releaseVersion"] for group in groups]
 
 
+def node_tags(cloud: Cloud) -> list[dict[str, str]]:
+    """Return the tags that the launch template of the only node group sets on its instances."""
+    (name,) = client(cloud, "eks").list_nodegroups(clusterName="joiner")["nodegroups"]
+    group = client(cloud, "eks").describe_nodegroup(clusterName="joiner", nodegroupName=name)
+    template = group["nodegroup"]["launchTemplate"]
+    (version,) = client(cloud, "ec2").describe_launch_template_versions(
+        LaunchTemplateId=template["id"], Versions=[template["version"]]
+    )["LaunchTemplateVersions"]
+    by_kind = {
+        each["ResourceType"]: each["Tags"]
+        for each in version["LaunchTemplateData"]["TagSpecifications"]
+    }
+    assert by_kind.keys() == {"instance", "volume", "network-interface"}
+    return list(by_kind["instance"])
+
+
 def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_completely(
     engine_on: EngineOn, account: Cloud
 ) -> None:
@@ -101,8 +117,11 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_completely(
             "upgrade_policy": "STANDARD",
             "deletion_protection": True,
             "zonal_shift": True,
+            "node_tags": {"team": "web"},
         }
-        assert engine.up("dev", settings(account, cluster=configured)).update == 2
+        assert node_tags(account) == [{"Key": "team", "Value": "core"}]
+        assert engine.up("dev", settings(account, cluster=configured)).update == 3
+        assert node_tags(account) == [{"Key": "team", "Value": "web"}]
         described = eks.describe_cluster(name="joiner")["cluster"]
         assert described["logging"]["clusterLogging"] == [{"types": ["audit"], "enabled": True}]
         assert described["upgradePolicy"] == {"supportType": "STANDARD"}

@@ -35,7 +35,7 @@ cluster = Cluster(
         place=place,
         network=network,
         public_access_cidrs=["203.0.113.0/24"],
-        **changes.get("cluster", {}),
+        **({"node_tags": {"team": "core"}} | changes.get("cluster", {})),
     ),
     mine,
 )
