@@ -6,6 +6,7 @@ Kubernetes client is imported only when it is needed: this takes about 0.2 s.
 
 * ClusterGoneError          the EKS cluster does not exist
 * ClusterUnreachableError   the EKS cluster exists, but its API server cannot be reached
+* NotAuthenticatedError     the API server does not accept the credentials
 * ClusterNotAbandonedError  the cluster does not exist or cannot be reached, and the user did not
                             allow a destroy without it
 * ApiError                  the API server returned an error; has its status
@@ -32,6 +33,7 @@ from botocore.signers import RequestSigner
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from infra.release import CHECKOUT
+from infra.rights import explain_denials
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -67,6 +69,10 @@ class ClusterGoneError(Exception):
 
 class ClusterUnreachableError(Exception):
     """The API server cannot be reached; the cluster itself may be healthy."""
+
+
+class NotAuthenticatedError(ClusterUnreachableError):
+    """The API server does not accept the credentials."""
 
 
 class ClusterNotAbandonedError(Exception):
@@ -106,10 +112,15 @@ class ClusterLocation:
         return asdict(self)
 
     def client(self, service: str) -> Any:
-        """Return the boto3 client of an AWS API."""
-        return boto3.client(
+        """Return the boto3 client of an AWS API.
+
+        It raises `MissingRightError`, a ClientError, for each call that AWS denies.
+        """
+        made = boto3.client(
             service, region_name=self.region, endpoint_url=self.aws_endpoint or None
         )
+        explain_denials(made)
+        return made
 
 
 class Objects(Protocol):
@@ -251,7 +262,7 @@ class ClusterApi:
             )
             text = response.read().decode(errors="replace")
             if response.status == UNAUTHORIZED:
-                raise ClusterUnreachableError(
+                raise NotAuthenticatedError(
                     f"{url} does not accept the current credentials (401: {_message(text)}); renew "
                     "them, or set joiner:kubeconfig to a kubeconfig with other credentials"
                 )

@@ -442,6 +442,9 @@ class Joiner(pulumi.ComponentResource):
             installation=self._title,
             recorded=recorded_resources(),
         )
+        # A cluster that this stack creates has its creator as administrator.
+        if isinstance(cluster.endpoint, str):
+            preflight.refuse_without_access(location)
         self._warn(location)
         if self._access in MAPPED_GROUPS:
             refuse_unreadable_mapping(location)

@@ -19,7 +19,7 @@ from infra.config.checks import require_options
 from infra.config.forms import PRIVATE
 from infra.config.reading import is_secret, read, refuse_disallowed
 from infra.config.settings import StackConfig
-from infra.guards import clusterproof
+from infra.guards import clusterproof, preflight
 from infra.guards.deletionguard import DeletionGuard, retention_options
 from infra.guards.ownership import refuse_missing_cluster
 from infra.joiner import Joiner, JoinerArgs
@@ -220,6 +220,7 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     )
     location = _location(config)
     made_at = refuse_missing_cluster(location)
+    preflight.refuse_without_access(location, "/apis/karpenter.sh/v1/nodepools")
     first = Installation("installation", location, _installation(config), made_at=made_at)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first])
     cluster = EksCluster.found(location, on_aws)

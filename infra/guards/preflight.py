@@ -14,12 +14,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from controller.apis import labels
 from infra.clusterapi import (
     CLUSTER_ERRORS,
+    ApiError,
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
+    NotAuthenticatedError,
     describe_cluster,
 )
-from infra.config.forms import Identity
+from infra.config.forms import ConfigError, Identity
 from infra.deployment.controller import CRITICAL
 from infra.lifecycle.awsanswers import ABSENT, unless_error
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
@@ -35,7 +37,48 @@ ENDPOINTS = ("ec2", "ecr.api", "ecr.dkr", "eks", "s3", "sqs", "ssm", "sts")
 CREDENTIALS = "eks-auth"
 """AWS service of which the Pod Identity agent gets the credentials of pods."""
 
+FORBIDDEN = 403
+CLUSTER_ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+"""Objects that every stack with a controller creates."""
+
 SYSTEM = "/apis/apps/v1/namespaces/kube-system"
+
+
+def refuse_without_access(location: ClusterLocation, path: str = CLUSTER_ROLES) -> None:
+    """Check that the API server lets the principal that runs Pulumi read objects.
+
+    If the API server does not answer, the check passes.
+
+    Args:
+        location: the location of the cluster.
+        path: the objects that the stack creates.
+
+    Raises:
+        ConfigError: the principal has no access to the cluster, or too little.
+
+    """
+    try:
+        ClusterApi.find(location).get(f"{path}?limit=1")
+    except NotAuthenticatedError as exc:
+        problem: Exception = exc
+    except ApiError as exc:
+        if exc.status != FORBIDDEN:
+            return
+        problem = exc
+    except CLUSTER_ERRORS:
+        return
+    else:
+        return
+    cluster = f"--cluster-name {location.cluster_name} --region {location.region}"
+    principal = "--principal-arn <ARN of your IAM role or user>"
+    raise ConfigError(
+        f"joiner:clusterName={location.cluster_name!r}: the principal that runs Pulumi has no "
+        f"access to the cluster: {problem}. Create an access entry with "
+        f"AmazonEKSClusterAdminPolicy: aws eks create-access-entry {cluster} {principal}; "
+        f"aws eks associate-access-policy {cluster} {principal} --access-scope type=cluster "
+        "--policy-arn arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy. Or "
+        "set joiner:kubeconfig to a kubeconfig of a principal that has access"
+    )
 
 
 def of_account(location: ClusterLocation, node_pools: Sequence[Wire]) -> Iterator[str]:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 
+from infra.rights import ROWS
 from testbed.cloud.control import CloudControl
-from testbed.environment import CHECKOUT
 
-HEAD = "## Which rights does Pulumi need?"
 ALWAYS = ("always", "destroy")
-RIGHT = re.compile(r"`([a-z0-9-]+:[A-Za-z*]+)`")
 
 
 def granted(*when: str) -> set[str]:
     """Return the patterns of the actions in the table's rows for these cases."""
-    page = (CHECKOUT / "docs" / "how-to" / "clusters.md").read_text()
-    section = page.partition(HEAD)[2].partition("\n## ")[0]
-    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")]
-    patterns = {right for row in rows for right in RIGHT.findall(row[0]) if row[2] in when}
+    patterns = {action for row in ROWS if row.when in when for action in row.actions}
     assert patterns
     return patterns
 

@@ -10,7 +10,14 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
+from infra.clusterapi import (
+    ApiError,
+    ClusterApi,
+    ClusterLocation,
+    ClusterUnreachableError,
+    NotAuthenticatedError,
+)
+from infra.config.forms import ConfigError
 from infra.guards import preflight
 from infra.nodepools import default_manifests
 from tests.infra.knownaws import Entries, connection
@@ -191,6 +198,36 @@ def test_auto_mode_and_fargate_add_a_node_for_the_controller(
     monkeypatch.setattr(entries, "cluster", lambda **_: auto)
 
     assert not list(preflight.of_nodes(HERE, {}, []))
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        pytest.param(NotAuthenticatedError("401: Unauthorized"), "401", id="unknown principal"),
+        pytest.param(ApiError(403, "forbidden"), "403: forbidden", id="no rights"),
+        pytest.param(ApiError(500, "error"), None, id="a fault of the API server"),
+        pytest.param(ClusterUnreachableError("no answer"), None, id="no answer"),
+    ],
+)
+def test_a_principal_without_access_to_the_cluster_is_refused(
+    answer: Exception, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def get(self, _path: str) -> Any:
+            raise answer
+
+        list = get
+
+    monkeypatch.setattr(ClusterApi, "find", lambda _location: Refusing())
+
+    if said is None:
+        run()
+        return
+    with pytest.raises(ConfigError, match=said) as refused:
+        run()
+    assert "aws eks create-access-entry --cluster-name joiner" in str(refused.value)
+    assert "joiner:kubeconfig" in str(refused.value)
 
 
 @pytest.mark.parametrize(
