@@ -47,6 +47,7 @@ ROWS = (
             "eks:*PodIdentityAssociation",
             "eks:*Addon*",
             "eks:TagResource",
+            "eks:UntagResource",
         ),
         "the cluster",
         "always",
@@ -82,6 +83,7 @@ ROWS = (
         "the cluster",
         "`cluster` is `create`",
     ),
+    Row(("eks:AssociateEncryptionConfig",), "the cluster", "`secretsKey` is set"),
     Row(("kms:DescribeKey", "kms:CreateGrant"), "the key", "`secretsKey` is set"),
     Row(
         ("ec2:*LaunchTemplate*", "ec2:RunInstances"),
