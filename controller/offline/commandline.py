@@ -7,10 +7,11 @@ import json
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import yaml
@@ -32,6 +33,9 @@ CONTEXT = "JOINER_KUBE_CONTEXT"
 
 POSITIONAL = "recorded"
 """The name of the argument WORLD.json; `parse_arguments` moves its value to `world`."""
+
+BORDER = 3
+"""The width of a column's line and its padding in a table, in characters."""
 
 UNBOUNDED = 10_000
 """The width of tables if standard output is not a terminal, so that no column is cut."""
@@ -291,18 +295,62 @@ def write_data(output: str, content: Mapping[str, Any]) -> bool:
 def write_tables(tables: Iterable[Table], *, before: str = "", after: str = "") -> None:
     """Write tables, and the sentences before and after them.
 
-    If standard output is not a terminal, columns are not cut and nothing is coloured.
+    A table for which the terminal is too narrow becomes a list, so that no cell is cut. If standard
+    output is not a terminal, its width is unlimited and nothing is coloured.
     """
     width = None if sys.stdout.isatty() else UNBOUNDED
     console = Output(width)
     if before:
         console.print(before, highlight=False)
     for table in tables:
+        widths = _widths(table, console.width)
+        if not widths:
+            console.print(table.title, style="bold", highlight=False)
+            console.print(_list_of(table, console.width), highlight=False)
+            continue
         rich_table = RichTable(title=table.title, header_style="bold", title_justify="left")
-        for head in table.heads:
-            rich_table.add_column(head, justify="right" if head in table.right else "left")
+        for head, column_width in zip(table.heads, widths, strict=True):
+            justify: Literal["left", "right"] = "right" if head in table.right else "left"
+            rich_table.add_column(head, justify=justify, width=column_width)
         for row in table.rows:
             rich_table.add_row(*row)
         console.print(rich_table)
     if after:
         console.print(after, highlight=False)
+
+
+def _widths(table: Table, width: int) -> list[int]:
+    """Return the widths of the columns in a terminal of this width, in which no word is cut.
+
+    Empty if the words do not fit. Columns get equal widths, but no more than they need.
+    """
+    columns = list(zip(table.heads, *table.rows, strict=True))
+    least = [max(len(word) for cell in each for word in (*cell.split(), "")) for each in columns]
+    ideal = [max(map(len, each)) for each in columns]
+    left, needed = width - BORDER * len(columns) - 1, sum(least)
+    if needed > left:
+        return []
+    widths = list(least)
+    for number, index in enumerate(sorted(range(len(columns)), key=ideal.__getitem__)):
+        needed -= least[index]
+        share = max(least[index], math.ceil(left / (len(columns) - number)))
+        widths[index] = min(ideal[index], share, left - needed)
+        left -= widths[index]
+    return widths
+
+
+def _list_of(table: Table, width: int) -> str:
+    """Return a table as text: a paragraph for each row, with a line for each of its cells."""
+    indent = 2 + max(map(len, table.heads)) + 2
+    return "\n".join(
+        textwrap.fill(
+            cell or "-",
+            width,
+            initial_indent=f"  {head}".ljust(indent),
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+        )
+        + ("\n" if head == table.heads[-1] else "")
+        for row in table.rows
+        for head, cell in zip(table.heads, row, strict=True)
+    )

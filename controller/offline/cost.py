@@ -33,6 +33,9 @@ from controller.state.pods import is_terminal
 from controller.state.usage import allocatable
 
 GIB = 2**30
+MONTH = 730
+"""The hours of a month."""
+
 OTHERS = "(no NodePool)"
 PARTS = ("instance", "volumes", "address", "fee")
 """Parts of a price, in the order of the columns."""
@@ -85,18 +88,37 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     price = sum(pool.price for pool in pools.values())
     bound = lower_bound(problem, expired=deadline(time.perf_counter() + chosen.time_limit))
     bound = min(bound, price)
+    outside = pools.get("", PoolCost())
     content = {
         "cost": round(price, 4),
         "lowerBound": round(bound, 4),
+        "fixed": {"nodes": outside.nodes, "cost": round(outside.price, 4)},
         "nodePools": [_content(name, pool) for name, pool in pools.items()],
     }
     if not write_data(chosen.output, content):
-        gap = f" (gap {price / bound - 1:.1%})" if bound else ""
-        summary = f"{price:.4f} $/h ({price * 730:.0f} $ a month); lower bound {bound:.4f} $/h{gap}"
+        summary = f"{price:.4f} $/h ({price * MONTH:.0f} $ a month); {_bound(pools, price, bound)}"
         if unpriced := sum(pool.unpriced for pool in pools.values()):
             summary += f"\n{with_count(unpriced, 'node')} without a known price not counted."
-        write_tables([_table(pools)], after=summary)
+        write_tables([_table(pools, is_wide=chosen.output == "wide")], after=summary)
     return 0
+
+
+def _bound(pools: Mapping[str, PoolCost], price: float, bound: float) -> str:
+    """Return the lower bound, the gap, and what the bound counts as fixed, as text."""
+    outside = pools.get("")
+    if outside is None:
+        gap = f" (gap {price / bound - 1:.1%})" if bound else ""
+        return f"lower bound {bound:.4f} $/h{gap}"
+    fixed = with_count(outside.nodes, "node")
+    advice = "`joiner advise` prints what the cluster would cost if Joiner replaced them"
+    if len(pools) == 1:
+        return f"no lower bound: {fixed} outside NodePools; {advice}"
+    managed, least = price - outside.price, bound - outside.price
+    gap = f" (gap {managed / least - 1:.1%})" if least > 0 else ""
+    return (
+        f"lower bound for the NodePools {least:.4f} $/h of {managed:.4f} $/h{gap}; {fixed} outside "
+        f"NodePools fixed: {advice}"
+    )
 
 
 def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
@@ -138,30 +160,25 @@ def _content(name: str, pool: PoolCost) -> dict[str, Any]:
     }
 
 
-def _table(pools: Mapping[str, PoolCost]) -> Table:
+def _table(pools: Mapping[str, PoolCost], *, is_wide: bool) -> Table:
+    """Return a row for each NodePool; if `is_wide`, with the parts of its price."""
+    heads = ("NodePool", "nodes", "spot", "$/h", "$/month", "CPU", "memory")
     return Table(
-        "Cost by NodePool",
-        (
-            "NodePool",
-            "nodes",
-            "spot",
-            "$/h",
-            *PARTS,
-            "CPU requested",
-            "memory requested",
-            "price unknown",
-        ),
+        "Cost by NodePool, and the share of CPU and memory that pods request",
+        (*heads, *PARTS, "price unknown") if is_wide else heads,
         tuple(
             (
                 name or OTHERS,
                 str(pool.nodes),
                 str(pool.spot),
                 f"{pool.price:.4f}",
-                *(f"{pool.parts[part]:.4f}" for part in PARTS),
+                f"{pool.price * MONTH:,.0f}",
                 f"{pool.share(CPU):.0%}",
                 f"{pool.share(MEMORY):.0%}",
-                str(pool.unpriced or ""),
+                *((f"{pool.parts[part]:.4f}" for part in PARTS) if is_wide else ()),
+                *((str(pool.unpriced or ""),) if is_wide else ()),
             )
             for name, pool in pools.items()
         ),
+        right=(*heads[1:], *PARTS),
     )

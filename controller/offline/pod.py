@@ -11,6 +11,7 @@ from controller.offline.commandline import (
     cluster_parser,
     run_on_cluster,
     write_data,
+    write_tables,
 )
 from controller.offline.record.command import access_of, world_of
 from controller.offline.solve import solve_world
@@ -70,9 +71,8 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     reasons = list(explanation.causes or explanation.pools)
     content = {"pod": explanation.pod, "answer": explanation.outcome, "reasons": reasons}
     if not write_data(chosen.output, content):
-        print(f"{explanation.pod} {explanation.outcome}")
-        for reason in reasons:
-            print(f"  {reason}")
+        first = f"{explanation.pod} {explanation.outcome}"
+        write_tables((), before="\n".join((first, *(f"  {reason}" for reason in reasons))))
     return 0
 
 

@@ -25,6 +25,7 @@ from controller.offline.commandline import read_json
 from controller.offline.record.redacting import redact
 from testbed.environment import CHECKOUT
 from tests.disruption.test_consolidation import pods, world
+from tests.disruption.test_consolidation import pool as pool_of
 from tests.offline.nodegroups import cluster, first_pool, run_by_karpenter
 
 NOW = ("--now", "2026-11-24T00:00:00Z")
@@ -385,6 +386,44 @@ def test_the_table_states_what_to_change_and_what_to_check_first(
     assert "pods on spot nodes can be interrupted" in printed
     assert "+          values: [on-demand, spot]\n" in printed
     assert "\x1b" not in printed
+
+
+def on_demand_selected() -> World:
+    """Return a cluster of Joiner whose only obstacle is a node selector of on-demand nodes."""
+    made = world(("a", "small", pods("db", 2, cpu=900)), pools=[pool_of(on_demand=False)])
+    for pod in made["pods"]:
+        pod["spec"]["nodeSelector"] = {"karpenter.sh/capacity-type": "on-demand"}
+    for claim in made["nodeClaims"]:
+        claim["metadata"].setdefault("annotations", {})["joiner.dev/installation"] = "a1"
+    return made
+
+
+def test_a_removed_selector_of_on_demand_nodes_has_the_warning_about_spot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(on_demand_selected()))
+
+    assert main(["advise", str(path), *NOW], {}) == 0
+
+    printed = capsys.readouterr().out
+    assert "node selector karpenter.sh/capacity-type=on-demand of 2 pods" in printed
+    assert "Check first: pods on spot nodes can be interrupted" in printed
+    assert "+++" not in printed
+
+
+def test_on_a_cluster_that_joiner_runs_the_advice_speaks_of_no_takeover(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(on_demand_selected()))
+
+    assert main(["advise", str(path), *NOW], {}) == 0
+
+    printed = capsys.readouterr().out
+    assert "once nothing is left to disrupt, with your NodePools" in printed
+    assert "take" not in printed
+    assert "under Joiner" not in printed
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_price_of_a_node_is_split_into_its_parts(
     assert answer["cost"] == pool["cost"] == pytest.approx(0.3)
     assert pool["parts"] == {"instance": 0.2, "volumes": 0.05, "address": 0.01, "fee": 0.04}
     assert answer["lowerBound"] > of_instances
-    assert main(["cost", "--world", str(path)], {}) == 0
+    assert main(["cost", "--world", str(path), "-o", "wide"], {}) == 0
     assert "volumes" in capsys.readouterr().out
     assert main(["explain", "node", "a", "--world", str(path)], {}) == 0
     output = capsys.readouterr().out
@@ -85,3 +85,27 @@ def test_nodes_without_a_known_price_are_not_counted_and_none_is_an_error(
 def test_an_unreachable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost"], {}) == 2
     assert "KUBECONFIG" in capsys.readouterr().err
+
+
+def test_nodes_outside_nodepools_are_fixed_and_no_gap_is_claimed_for_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    grouped = world(("a", "small", pods("web", 1)), ("b", "small", pods("db", 1)))
+    del grouped["nodes"][0]["metadata"]["labels"][labels.NODEPOOL]
+    grouped["nodeClaims"] = grouped["nodeClaims"][1:]
+    path.write_text(json.dumps(grouped))
+
+    assert main(["cost", str(path), "-o", "json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["fixed"] == {"nodes": 1, "cost": 0.1}
+    assert main(["cost", str(path)], {}) == 0
+    printed = capsys.readouterr().out
+    assert "of 0.1000 $/h" in printed
+    assert "1 node outside NodePools fixed: `joiner advise`" in printed
+
+    del grouped["nodes"][1]["metadata"]["labels"][labels.NODEPOOL]
+    path.write_text(json.dumps({**grouped, "nodeClaims": []}))
+    assert main(["cost", str(path)], {}) == 0
+    printed = capsys.readouterr().out
+    assert "gap" not in printed
+    assert "no lower bound: 2 nodes outside NodePools; `joiner advise`" in printed

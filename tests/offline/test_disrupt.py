@@ -269,7 +269,7 @@ def test_every_managed_node_that_stays_has_a_reason_and_a_price(
     assert answer["blocked"] == {
         "a": "Node is not initialized yet",
         "b": "NodePool not found (NodePool=gone)",
-        "idle": "Node is already being deleted",
+        "idle": "Node is already being deleted: since 2026-01-01 00:00:00 UTC; 0 pods to evict",
     }
     assert answer["costBefore"] == pytest.approx(0.6)
 

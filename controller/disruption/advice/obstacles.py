@@ -51,6 +51,9 @@ class Obstacle:
     key: str = ""
     """The label of the requirement that `edit` removes, if it removes one."""
 
+    selector: str = ""
+    """The label whose node selector the change removes, if it removes one."""
+
 
 def obstacles(steady: Forecast, pools: Mapping[str, NodePool]) -> list[Obstacle]:
     """Return the possible obstacles to savings in a cluster, the most expensive first.
@@ -257,6 +260,7 @@ def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obs
                 change="remove the selector",
                 made=_on_pods(pods, partial(workloads.without_selector, key=key)),
                 weight=weight,
+                selector=key,
             )
 
 

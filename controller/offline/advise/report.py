@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.syntax import Syntax
 
+from controller.apis import labels
 from controller.apis.wording import with_count
 from controller.disruption import candidates
 from controller.disruption.advice.advising import Advice, Finding, Question
@@ -33,6 +34,9 @@ CAVEATS: Mapping[str, str] = {
 }
 """The text after "Check first:", by the type of the obstacle that the change removes."""
 
+WIDENING: Mapping[str, str] = {labels.CAPACITY_TYPE: "CapacityType", labels.ARCH: "Architecture"}
+"""The type of obstacle that the node selector of a label is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceResult:
@@ -46,6 +50,15 @@ class AdviceResult:
     def now(self) -> DisruptionProblem:
         """The cluster as it is."""
         return self.question.problem
+
+    @property
+    def is_joiners(self) -> bool:
+        """Whether Joiner runs the cluster already: it has launched or taken over a node."""
+        return any(
+            labels.TAG_INSTALLATION in state.claim.metadata.annotations
+            for state in self.now.snapshot.nodes
+            if state.claim is not None
+        )
 
 
 def _money(hourly: float) -> tuple[str, str]:
@@ -76,7 +89,8 @@ def advice_summary(result: AdviceResult) -> str:
         nodes = with_count(len(result.question.leaving), "node")
         sentence += f" {nodes} in node groups: Joiner would replace them."
     if managed:
-        sentence += f" {with_count(managed, 'node')} with a NodeClaim: Joiner would take them over."
+        nodes = f" {with_count(managed, 'node')} with a NodeClaim"
+        sentence += f"{nodes}." if result.is_joiners else f"{nodes}: Joiner would take them over."
     return sentence
 
 
@@ -89,7 +103,12 @@ def advice_tables(result: AdviceResult, shown: int, *, is_wide: bool) -> Sequenc
     pools = "your NodePools" if result.had_pools else "the default NodePool"
     rows: list[tuple[str, float, int | None]] = [
         (TODAY, today, len(result.now.snapshot.nodes)),
-        (f"under Joiner, with {pools}", advice.steady.cost, len(advice.steady.nodes)),
+        (
+            f"{'once nothing is left to disrupt' if result.is_joiners else 'under Joiner'}, with "
+            f"{pools}",
+            advice.steady.cost,
+            len(advice.steady.nodes),
+        ),
         ("lower bound for these NodePools and pods", advice.lower_bound, None),
     ]
     if advice.with_pools.cost < advice.steady.cost:
@@ -160,6 +179,7 @@ def advice_notes(result: AdviceResult, shown: int, *, is_wide: bool) -> str:
             "their sum."
         )
     kinds = {finding.obstacle.kind for finding in advice.findings}
+    kinds |= {WIDENING.get(finding.obstacle.selector, "") for finding in advice.findings}
     lines += [f"Check first: {CAVEATS[kind]}." for kind in CAVEATS if kind in kinds]
     if diff_of(result):
         lines.append("The change of the NodePools as a diff:")
