@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bench.kubescheduler.judge import Addition, KubeScheduler, Plan, Verdicts
@@ -17,7 +18,7 @@ from bench.parity import generated
 from bench.parity.comparison import ours
 from bench.parity.livecluster import node as node_object
 from bench.parity.overlaying import with_overlays
-from tests.oracle.nodeinfos import HOSTNAME, Choice
+from tests.oracle.nodeinfos import HOSTNAME, Choice, NodeInfo
 from tests.oracle.replay import Replay
 
 World = dict[str, Any]
@@ -59,13 +60,23 @@ def differences(world: World, judge: KubeScheduler) -> Iterator[str]:
             replay.launched(answer["newNodes"][index], f"new-{index}", choice, chance)
             for index, choice in enumerate(chosen)
         ]
-        plan = Plan(bind, stage.with_daemons([node_object(node) for node in nodes]))
+        launched = stage.with_daemons([node_object(node) for node in nodes])
+        plan = Plan(bind, replace(launched, csi_nodes=[_csi_node(node) for node in nodes]))
         result = judge.replay(stage.world, plan, [] if attempt else alone)
         found = [f"refused: {key} on {bind[key]}: {why}" for key, why in result.refused.items()]
         found += _left_over(answer["unschedulable"], result.verdicts)
         yield from sorted(found)
         if found:
             return
+
+
+def _csi_node(node: NodeInfo) -> World:
+    """Return the CSINode of a node, once its drivers have reported how many volumes they attach."""
+    drivers = [
+        {"name": name, "nodeID": node.name, "topologyKeys": [], "allocatable": {"count": count}}
+        for name, count in node.attachable.items()
+    ]
+    return {"metadata": {"name": node.name}, "spec": {"drivers": drivers}}
 
 
 def _left_over(unschedulable: Mapping[str, Sequence[str]], verdicts: Verdicts) -> Iterator[str]:
