@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -168,6 +170,48 @@ async def test_a_failed_launch_is_reported_on_the_pool_and_on_its_pods(
     waiting = await world.events("FailedScheduling")
     assert len(waiting) == len(pods)
     assert all(f"nodeclaim/claim, retrying: {error}" in message for message in waiting)
+
+
+@pytest.mark.virtual_clock
+async def test_a_launch_that_waits_for_aws_says_so_and_goes_on(
+    world: World,
+    lifecycle: Lifecycle,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    launch = world.cloud.launch
+    seen: list[str] = []
+
+    async def slow(*arguments: Any) -> Instance:
+        await asyncio.sleep(20)
+        claim = world.claim("claim")
+        assert claim is not None
+        condition = conditions.find(claim.status.conditions, LAUNCHED)
+        seen.append(condition.reason if condition is not None else "")
+        return await launch(*arguments)
+
+    monkeypatch.setattr(world.cloud, "launch", slow)
+    claim = await launched(world, lifecycle)
+
+    assert seen == ["WaitingForAWS"]
+    assert conditions.is_true(claim.status.conditions, LAUNCHED)
+    (message,) = await world.events("WaitingForAWS")
+    assert message == "AWS has not responded to the launch for 10 s; still waiting"
+    assert "AWS is slow" in caplog.text
+
+
+async def test_the_whole_message_of_aws_is_reported_with_its_reason_once(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    words = f"create_fleet: {'not authorized ' * 30}because no policy allows ec2:CreateTags"
+    error = CreateError(f"{words} (RequestLimitExceeded)", reason="RequestLimitExceeded")
+    world.cloud.fail("launch", error)
+    world.seed(make_nodepool(), make_nodeclaim())
+
+    with pytest.raises(CreateError):
+        await lifecycle.reconcile("claim")
+
+    assert await world.events("LaunchFailed") == [str(error)] * 2
 
 
 async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(

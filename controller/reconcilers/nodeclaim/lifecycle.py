@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -26,7 +28,7 @@ from controller.apis.kinds import (
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
-from controller.apiserver.errors import ConflictError, NotFoundError
+from controller.apiserver.errors import ApiError, ConflictError, NotFoundError
 from controller.cloudprovider.errors import (
     CloudProviderError,
     CreateError,
@@ -49,6 +51,9 @@ LAUNCH_TIMEOUT = timedelta(minutes=5)
 """How long the launches of a NodeClaim may fail before it is deleted. The duration of the calls
 does not count: in a large scale-up most of it is waiting for the EC2 API."""
 
+SLOW = timedelta(seconds=10)
+"""How long AWS may take to respond to a launch before this is reported; usually it takes 3 s."""
+
 LONGEST_PAUSE = timedelta(minutes=1)
 """The longest backoff between two launches, and the most that the time between them counts towards
 `LAUNCH_TIMEOUT`. The rest is waiting for other launches."""
@@ -63,7 +68,9 @@ node."""
 FROM_PLUGINS = ("ResourceNotRegistered", "DRADriverPoolsNotPublished")
 """The reasons for which a node waits for a device plugin or driver."""
 
-MESSAGE_LIMIT = 300
+MESSAGE_LIMIT = 900
+"""The maximum length of AWS's words in a condition or event: an event has at most 1,024 characters,
+and the reason of a refusal is at the end of a message with long ARNs."""
 
 READY_WHEN = (LAUNCHED, REGISTERED, INITIALIZED)
 """The conditions that a NodeClaim's condition `Ready` summarizes."""
@@ -236,7 +243,13 @@ class Lifecycle(PortUser):
                     f'EC2NodeClass "{claim.spec.node_class_ref.name}" does not exist: '
                     "create it, or change spec.nodeClassRef"
                 )
-            instance = await self.cloud.launch(claim, node_class)
+            waiting = asyncio.create_task(self._report_slow_launch(claim))
+            try:
+                instance = await self.cloud.launch(claim, node_class)
+            finally:
+                # If the report is written, the NodeClaim has changed.
+                if not waiting.cancel() and not waiting.cancelled():
+                    claim = waiting.result()
         except (InsufficientCapacityError, NodeClassNotReadyError) as error:
             await self._give_up_launch(claim, error)
             return None
@@ -258,6 +271,22 @@ class Lifecycle(PortUser):
         if (owner := self.cluster.owner_of(claim)) is not None:
             self.registrations.refusals.forget(owner)
         return await self._record_launch(claim, instance)
+
+    async def _report_slow_launch(self, claim: NodeClaim) -> NodeClaim:
+        """Report that AWS takes long to respond, unless cancelled before; the launch goes on."""
+        await asyncio.sleep(SLOW.total_seconds())
+        message = (
+            f"AWS has not responded to the launch for {SLOW.total_seconds():.0f} s; still waiting"
+        )
+        if self._changes.has_changed(message):
+            fields = {"NodeClaim": claim.metadata.name}
+            log.warning("AWS is slow: a launch has no response yet", extra=fields)
+        await self.recorder.publish(claim, "Warning", "WaitingForAWS", message)
+        with contextlib.suppress(ApiError):
+            return await self._with_condition(
+                claim, LAUNCHED, "Unknown", reason="WaitingForAWS", message=message
+            )
+        return claim
 
     async def _give_up_launch(self, claim: NodeClaim, error: CloudProviderError) -> None:
         pool = claim.metadata.labels.get(labels.NODEPOOL, "")
@@ -292,7 +321,7 @@ class Lifecycle(PortUser):
             },
         )
         if (owner := self.cluster.owner_of(claim)) is not None:
-            failure = f"{error} ({error.reason})"[:MESSAGE_LIMIT]
+            failure = _with_reason(str(error), error.reason)[:MESSAGE_LIMIT]
             self.registrations.refusals.record_refusal(owner, failure, self.clock())
         await self._delete(claim, reason)
 
@@ -305,7 +334,7 @@ class Lifecycle(PortUser):
             claim, LAUNCHED, "Unknown", reason=reason, message=message[:MESSAGE_LIMIT]
         )
         if not isinstance(error, NodeClassUnknownError):
-            await self._publish_launch_failure(claim, f"{message} ({reason})"[:MESSAGE_LIMIT])
+            await self._publish_launch_failure(claim, _with_reason(message, reason)[:MESSAGE_LIMIT])
 
     async def _publish_launch_failure(self, claim: NodeClaim, message: str) -> None:
         """Publish the failure on the nominated pods, the NodeClaim and its NodePool."""
@@ -558,6 +587,11 @@ class Lifecycle(PortUser):
         self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""
     ) -> NodeClaim:
         return await apply_patch(self.ports, claim, patch, subresource=subresource)
+
+
+def _with_reason(message: str, reason: str) -> str:
+    """Return a message with its reason in parentheses; AWS's words may end with it already."""
+    return message if message.endswith(f"({reason})") else f"{message} ({reason})"
 
 
 def _failure(claim: NodeClaim, condition: conditions.Condition | None, now: datetime) -> Failure:
