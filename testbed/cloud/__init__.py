@@ -13,7 +13,7 @@ Beside the AWS APIs, the same port serves two more:
   resources left behind (see `control`);
 - `/v1/credentials`, the EKS Pod Identity agent.
 
-Prices come from a formula (`prices`). They are not AWS's prices.
+On-demand prices are those that AWS publishes, spot prices come from a formula (`prices`).
 
 Terms:
 

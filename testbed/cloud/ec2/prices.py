@@ -1,9 +1,10 @@
-"""Prices from a formula: deterministic and plausible, but not AWS's prices.
+"""Prices: on-demand as AWS publishes them, spot by a formula.
 
-The on-demand price of an instance type is a sum over vCPUs, memory, accelerators and local
-disks. vCPUs and memory are 20 % cheaper with Graviton than with Intel and 10 % cheaper with AMD,
-1.5 % cheaper than in the generation before, and a third cheaper in burstable types. The spot price
-is 25 to 60 % of the on-demand price, by a hash of instance type and zone.
+The on-demand prices are those of the file that the controller ships for regions without the Pricing
+API. It is data of AWS, so the test cloud reads it, although it imports nothing of the controller: a
+copy could differ. Instance types without a published price have no product.
+
+The spot price is 25 to 60 % of the on-demand price, by a hash of instance type and zone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from testbed.cloud.ec2.instancetypes import TYPES, usage_classes, zones_of
@@ -23,20 +25,10 @@ from testbed.cloud.protocol.filters import page, select_page
 from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
 from testbed.cloud.state.world import World, now
 
-VCPU = 0.033
-"""$/h per vCPU of a fifth-generation Intel processor."""
+PRICE_LIST = Path(__file__).parents[3] / "controller/aws/instancetypes/pricelist/prices.json"
 
-MEMORY_GIB = 0.0042
-"""$/h per GiB of memory."""
-
-ACCELERATOR = 0.35
-"""$/h per GPU or Neuron device, without its memory."""
-
-ACCELERATOR_GIB = 0.028
-"""$/h per GiB of an accelerator's memory."""
-
-DISK_GB = 0.00006
-"""$/h per GB of local disk."""
+LISTED_REGION = "us-east-1"
+"""The region whose prices count in regions that the file does not list. us-west-2 has the same."""
 
 VOLUMES = {
     ("Storage", "gp3", "", "GB-Mo"): 0.08,
@@ -58,64 +50,41 @@ VOLUMES = {
 WINDOWS_VCPU = 0.046
 """$/h per vCPU for the Windows licence."""
 
-GENERATION = re.compile(r"^[a-z]+(\d+)")
+REGION = re.compile(r"[a-z]+(-[a-z]+)+-\d+")
+"""The beginning of a zone's name."""
 
 STARTED = now().replace(microsecond=0)
 
 
 @cache
-def on_demand(instance_type: str) -> float:
-    """Return the on-demand price of an instance type in $/h: Linux, shared tenancy."""
-    facts = TYPES[instance_type]
-    family = instance_type.split(".")[0]
-    compute = VCPU * facts["VCpuInfo"]["DefaultVCpus"]
-    memory = MEMORY_GIB * facts["MemoryInfo"]["SizeInMiB"] / 1024
-    matched = GENERATION.match(family)
-    generation = int(matched.group(1)) if matched else 5
-    factor = 0.985 ** (generation - 5)
-    maker = facts["ProcessorInfo"].get("Manufacturer")
-    if "arm64" in facts["ProcessorInfo"]["SupportedArchitectures"]:
-        factor *= 0.80
-    elif maker == "AMD":
-        factor *= 0.90
-    if facts.get("BurstablePerformanceSupported"):
-        factor *= 2 / 3
-    disks = DISK_GB * ((facts.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0)
-    return float(round((compute + memory) * factor + _accelerators(facts) + disks, 4))
-
-
-def _accelerators(facts: Mapping[str, Any]) -> float:
-    groups = [
-        *((facts.get("GpuInfo") or {}).get("Gpus") or []),
-        *((facts.get("NeuronInfo") or {}).get("NeuronDevices") or []),
-    ]
-    if not groups:
-        groups = (facts.get("InferenceAcceleratorInfo") or {}).get("Accelerators") or []
-    cost = 0.0
-    for group in groups:
-        # AWS counts a fractional GPU as 0; its partition size is the fraction.
-        count = group.get("Count") or group.get("GpuPartitionSize") or 0
-        memory = ((group.get("MemoryInfo") or {}).get("SizeInMiB") or 0) / 1024
-        cost += count * (ACCELERATOR + ACCELERATOR_GIB * memory)
-    return cost
+def published(region: str) -> Mapping[str, float]:
+    """Return the on-demand prices of a region in $/h: Linux, shared tenancy."""
+    tables = json.loads(PRICE_LIST.read_text())["regions"]
+    return {
+        f"{family}.{size}": float(price)
+        for family, sizes in tables.get(region, tables[LISTED_REGION])["prices"].items()
+        for size, price in sizes.items()
+    }
 
 
 @cache
-def spot(instance_type: str, zone: str) -> float:
-    """Return the spot price of an instance type in a zone in $/h: Linux."""
+def price(capacity_type: str, instance_type: str, zone: str) -> float:
+    """Return the price of an offering in $/h for Linux; 0 if AWS publishes none.
+
+    The capacity type is `spot` or `on-demand`.
+    """
+    region = REGION.match(zone)
+    listed = published(region[0] if region else LISTED_REGION).get(instance_type, 0.0)
+    if capacity_type != "spot":
+        return listed
     digest = hashlib.sha256(f"{instance_type}/{zone}".encode()).digest()
     share = 0.25 + 0.35 * int.from_bytes(digest[:4]) / 0xFFFFFFFF
-    return float(round(on_demand(instance_type) * share, 4))
-
-
-def price(capacity_type: str, instance_type: str, zone: str) -> float:
-    """Return the price of an offering in $/h; the capacity type is `spot` or `on-demand`."""
-    return spot(instance_type, zone) if capacity_type == "spot" else on_demand(instance_type)
+    return float(round(listed * share, 4))
 
 
 @cache
 def _spot_fragment(instance_type: str, zone: str, product: str) -> str:
-    amount = spot(instance_type, zone)
+    amount = price("spot", instance_type, zone)
     if product == "Windows":
         amount += WINDOWS_VCPU * TYPES[instance_type]["VCpuInfo"]["DefaultVCpus"]
     row = {
@@ -139,7 +108,9 @@ def describe_spot_price_history(world: World, call: Call) -> Xml:
     rows = [
         (name, zone, product)
         for name, zones in sorted(zones_of(world.region).items())
-        if (not wanted or name in wanted) and "spot" in usage_classes(name)
+        if (not wanted or name in wanted)
+        and name in published(world.region)
+        and "spot" in usage_classes(name)
         for zone in sorted(zones)
         if zone_wanted in (None, zone)
         for product in sorted(products & {"Linux/UNIX", "Windows"})
@@ -220,7 +191,7 @@ def _instances(region: str, instance_type: str) -> Iterator[Product]:
     vcpus = facts["VCpuInfo"]["DefaultVCpus"]
     bare = " (bare metal)" if facts.get("BareMetal") else ""
     for system, surcharge in (("Linux", 0.0), ("Windows", WINDOWS_VCPU * vcpus)):
-        amount = on_demand(instance_type) + surcharge
+        amount = published(region)[instance_type] + surcharge
         for tenancy in ("Shared", "Dedicated"):
             attributes = _attributes(
                 region,
@@ -250,7 +221,8 @@ def _volumes(region: str) -> Iterator[Product]:
 @cache
 def _catalogue(region: str) -> list[Product]:
     offerings = backends.INSTANCE_TYPE_OFFERINGS["region"].get(region, [])
-    names = sorted(each["InstanceType"] for each in offerings if each["InstanceType"] in TYPES)
+    sold = {each["InstanceType"] for each in offerings} & TYPES.keys()
+    names = sorted(sold & published(region).keys())
     return [*_volumes(region), *(each for name in names for each in _instances(region, name))]
 
 

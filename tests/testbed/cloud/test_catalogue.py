@@ -126,14 +126,20 @@ def test_on_demand_prices_are_listed_for_shared_and_for_bare_metal(aws: Aws) -> 
     assert min(shared.values()) > 0
 
 
-def test_prices_make_economic_sense(aws: Aws) -> None:
+def test_on_demand_prices_are_those_that_aws_publishes(aws: Aws) -> None:
     prices = on_demand_prices(aws, tenancy="Shared", productFamily="Compute Instance")
 
-    assert prices["m5.xlarge"] == pytest.approx(2 * prices["m5.large"], rel=0.01)
-    assert prices["m6g.large"] < prices["m5.large"]
-    assert prices["m7i.large"] < prices["m6i.large"] < prices["m5.large"]
-    assert prices["c5.large"] < prices["m5.large"] < prices["r5.large"]
-    assert prices["g5.xlarge"] > prices["m5.xlarge"]
+    published = {
+        "t3.nano": 0.0052,
+        "m5.large": 0.096,
+        "m6g.large": 0.077,
+        "m7i.large": 0.1008,
+        "c5.large": 0.085,
+        "r5.large": 0.126,
+        "g4dn.xlarge": 0.526,
+        "g5.xlarge": 1.006,
+    }
+    assert {name: prices[name] for name in published} == pytest.approx(published)
 
 
 def test_spot_is_cheaper_than_on_demand_and_consistent_across_apis(
