@@ -21,7 +21,12 @@ from tests.infra.test_image import DIGEST, DOCKER
 
 pytestmark = pytest.mark.cluster
 
-ROWS = ("`cluster` is `create`", "without `image`", "`oidcProvider` is `create`")
+ROWS = (
+    "`cluster` is `create`",
+    "without `image`",
+    "`oidcProvider` is `create`",
+    "`secretsKey` is set",
+)
 VIEWERS = {"policy": "AmazonEKSViewPolicy"}
 TRUST = policies.text_of(policies.eks_trust())
 
@@ -95,6 +100,20 @@ async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_
                 await kube.create("/api/v1/nodes", node(name, zone))
 
         assert engine.up("dev", settings).create > 100
+        more = {
+            "interfaceEndpoints": "ecr.api",
+            "secretsKey": "arn:aws:kms:us-west-2:123456789012:key/1234",
+            "tags": json.dumps({"team": "a"}),
+        }
+        engine.up("dev", settings | more)
+        engine.up("dev", settings | {"secretsKey": more["secretsKey"]})
+        assert {
+            "ec2:DeleteVpcEndpoints",
+            "eks:AssociateEncryptionConfig",
+            "eks:TagResource",
+            "eks:UntagResource",
+        } <= called(cloud)
+        settings["secretsKey"] = more["secretsKey"]
         assert {"ecr:CreateRepository", "iam:CreateOpenIDConnectProvider"} <= called(cloud)
         assert beyond(cloud, *ROWS) == set(), "rights beyond docs/how-to/clusters.md"
         given = eks.list_associated_access_policies(clusterName="joiner", principalArn=team)

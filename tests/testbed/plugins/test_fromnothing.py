@@ -108,6 +108,7 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_completely(
     with one_by_one(account):
         assert not engine.up("dev", settings(account)).any
         assert not engine.refresh("dev").any
+        assert not engine.up("dev", settings(account)).any
         described = eks.describe_cluster(name="joiner")["cluster"]
         assert described["resourcesVpcConfig"]["publicAccessCidrs"] == ["203.0.113.0/24"]
         assert "1.37.0-20261105" in releases(eks)
@@ -145,9 +146,35 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_completely(
     assert json.loads(dns["configurationValues"]) == {"computeType": "Fargate"}
     gateways = ec2.describe_nat_gateways()["NatGateways"]
     assert len({g["SubnetId"] for g in gateways if g["State"] == "available"}) == 3
+    (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
+    assert len(endpoint["RouteTableIds"]) == 3, "the endpoint of S3 has the zones' new route tables"
 
     with one_by_one(account):
         engine.destroy("dev")
+    assert control.leftovers() == {}
+    assert control.unimplemented_calls() == {}
+
+
+def test_a_cluster_with_ipv6_is_created_and_destroyed_completely(
+    engine_on: EngineOn, account: Cloud
+) -> None:
+    control, engine = CloudControl(account.url), engine_on("fromnothing")
+    dual = {"ip_family": "ipv6"}
+
+    engine.up("dev", settings(account, network=dual, cluster=dual))
+
+    ec2 = client(account, "ec2")
+    subnets = engine.outputs("dev")["subnets"]
+    described = ec2.describe_subnets(SubnetIds=subnets)["Subnets"]
+    assert all(subnet["AssignIpv6AddressOnCreation"] for subnet in described)
+    blocks = {subnet["Ipv6CidrBlockAssociationSet"][0]["Ipv6CidrBlock"] for subnet in described}
+    assert len(blocks) == 3
+    tables = ec2.describe_route_tables()["RouteTables"]
+    ways = [route for table in tables for route in table["Routes"]]
+    ipv6 = [route for route in ways if route.get("DestinationIpv6CidrBlock") == "::/0"]
+    assert {bool(route.get("EgressOnlyInternetGatewayId")) for route in ipv6} == {True, False}
+    assert not engine.up("dev", settings(account, network=dual, cluster=dual)).any
+    engine.destroy("dev")
     assert control.leftovers() == {}
     assert control.unimplemented_calls() == {}
 
