@@ -7,7 +7,8 @@ tokens, probes, restarts with back-off, graceful stop. The container's surroundi
 * Images are not used. `python` is the testbed's interpreter. The working directory and PYTHONPATH
   are the checkout. A container without a command counts as running and has no process.
 * The pod network is loopback. Each pod has its own address in 127.0.0.0/8, which it gets as
-  BIND_ADDRESS. There are no Service addresses and no DNS.
+  BIND_ADDRESS. Its status has the same address in 10.0.0.0/8, so that Services have endpoints.
+  There are no Service addresses and no DNS.
 * The mount at /var/run/secrets is a kubeconfig, passed as KUBECONFIG, with the pod's own token.
 * The webhook of `podidentity` adds AWS tokens to the pod's spec at its creation. The tokens are
   local files. Variables that name a mounted token or the EKS Pod Identity agent get the values of

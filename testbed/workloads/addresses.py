@@ -13,6 +13,21 @@ BLOCKS = 250 * 250
 FIRST_POD = 10
 
 
+LOOPBACK, REPORTED = "127.", "10."
+"""Prefix of the address on which a pod listens, and of the one in its status. Kubernetes refuses
+loopback addresses in EndpointSlices, so Services would have no endpoints."""
+
+
+def reported_address(address: str) -> str:
+    """Return the address in the status of a pod that listens on a loopback address."""
+    return f"{REPORTED}{address.removeprefix(LOOPBACK)}"
+
+
+def listening_address(pod_ip: str) -> str:
+    """Return the loopback address on which the pod with this address in its status listens."""
+    return f"{LOOPBACK}{pod_ip.removeprefix(REPORTED)}"
+
+
 class AddressesExhaustedError(RuntimeError):
     """There is no free block, or no free address in the block."""
 

@@ -13,7 +13,7 @@ import aiohttp
 
 from testbed.kube.client import TRANSIENT, ConflictError, KubeClient, NotFoundError, Object, Patch
 from testbed.kube.kubeconfig import make_kubeconfig
-from testbed.workloads.addresses import AddressBlock
+from testbed.workloads.addresses import AddressBlock, reported_address
 from testbed.workloads.containers import Container, Place, timestamp
 from testbed.workloads.environment import Surroundings, resolve
 from testbed.workloads.podidentity import AGENT
@@ -285,8 +285,8 @@ class Pod:
             "phase": self._phase(),
             "hostIP": self.host.address,
             "hostIPs": [{"ip": self.host.address}],
-            "podIP": self._address,
-            "podIPs": [{"ip": self._address}],
+            "podIP": reported_address(self._address),
+            "podIPs": [{"ip": reported_address(self._address)}],
             "startTime": self._started_at,
             "conditions": [
                 self._condition("PodReadyToStartContainers", True),

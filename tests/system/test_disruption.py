@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from controller.state.registrations import MIN_FAILURES
 from testbed.kube.client import KubeClient
+from testbed.workloads.addresses import listening_address
 from tests.monitoring.ours import alerts, dashboards, queries_of
 from tests.monitoring.prometheus import evaluated_on
 from tests.monitoring.report import missing
@@ -316,7 +317,7 @@ async def test_dashboards_and_alerts_find_their_metrics_afterwards(scene: Scene)
     await scene.kube.patch(f"{NODE_POOLS}/{name}", {"spec": {"limits": {"cpu": "100"}}})
     holder, _ = await Controllers(scene.region, scene.kube).leader()
     pod = await scene.kube.get(f"{CONTROLLER_PODS}/{holder.partition('_')[0]}")
-    url = f"http://{pod['status']['podIP']}:8080/metrics"
+    url = f"http://{listening_address(pod['status']['podIP'])}:8080/metrics"
 
     async def scraped() -> str:
         async with aiohttp.ClientSession() as session, session.get(url) as response:

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from testbed.kube.client import KubeClient, NotFoundError, Object
+from testbed.workloads.addresses import listening_address
 from tests.system.region import (
     CONTROLLER,
     CONTROLLER_PODS,
@@ -169,7 +170,7 @@ async def answers(pod: Object) -> set[str]:
 
     The source is the controller's metrics.
     """
-    url = f"http://{pod['status']['podIP']}:8080/metrics"
+    url = f"http://{listening_address(pod['status']['podIP'])}:8080/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         text = await response.text()
     return set(re.findall(r'^client_go_request_total\{code="([^"]+)"', text, re.MULTILINE))

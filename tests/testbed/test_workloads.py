@@ -18,6 +18,7 @@ from testbed.kube.client import KubeClient, NotFoundError, Object
 from testbed.processes import owned
 from testbed.region.cluster import Cluster
 from testbed.workloads import Workloads
+from testbed.workloads.addresses import listening_address
 from testbed.workloads.systemnodes import LEASES
 from tests.testbed.eventually import eventually
 from tests.testbed.fakecloud import FakeCloud, fake_cloud
@@ -141,7 +142,7 @@ async def environment_of(workloads: Workloads, namespace: str, pod: str) -> dict
 
 
 async def fetched(pod: Object) -> str:
-    url = f"http://{pod['status']['podIP']}:8080/"
+    url = f"http://{listening_address(pod['status']['podIP'])}:8080/"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         return await response.text()
 
@@ -231,7 +232,7 @@ async def test_a_container_has_only_the_environment_of_its_spec(
 
     assert seen["SECOND"] == "1-$(UNKNOWN)-$(FIRST)"
     assert (seen["POD"], seen["APP"]) == ("seer", "web")
-    assert seen["IP"] == seen["BIND_ADDRESS"] == pod["status"]["podIP"]
+    assert seen["IP"] == seen["BIND_ADDRESS"] == listening_address(pod["status"]["podIP"])
     assert seen["NODE"] == pod["spec"]["nodeName"]
     assert (seen["COLOR"], seen["KEY"], seen["MEMORY"]) == ("blue", "hidden", "512")
     assert (seen["S_color"], seen["S_size"]) == ("blue", "3")
@@ -292,6 +293,33 @@ async def test_probes_decide_readiness_and_restarts(
     await ready(kube, path)
 
 
+async def test_a_service_has_the_endpoints_of_its_pods(
+    kube: KubeClient, workloads: Workloads, namespace: str
+) -> None:
+    path = await create_pod(kube, namespace, "web", pod_spec(SERVE), labels={"app": "web"})
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]},
+    }
+    await kube.create(f"/api/v1/namespaces/{namespace}/services", service)
+    pod = await ready(kube, path)
+
+    async def addresses() -> list[str]:
+        slices, _ = await kube.list(
+            f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        )
+        return [
+            address
+            for each in slices
+            for endpoint in each["endpoints"] or ()
+            for address in endpoint["addresses"]
+        ]
+
+    assert await eventually(addresses) == [pod["status"]["podIP"]]
+
+
 async def test_a_crashed_container_is_restarted_and_its_exit_code_reported(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
@@ -302,7 +330,7 @@ async def test_a_crashed_container_is_restarted_and_its_exit_code_reported(
     async def crashed() -> bool:
         async with aiohttp.ClientSession() as session:
             try:
-                await session.post(f"http://{pod['status']['podIP']}:8080/crash")
+                await session.post(f"http://{listening_address(pod['status']['podIP'])}:8080/crash")
             except aiohttp.ClientConnectorError:
                 return False  # it does not listen yet
             except aiohttp.ClientConnectionError:
