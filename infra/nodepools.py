@@ -337,7 +337,8 @@ def _title(wire: Wire) -> str:
 
 
 def _owned_metadata(wire: Wire, stack: str) -> Wire:
-    metadata = dict(wire["metadata"])
+    # Kubernetes drops empty maps, which Pulumi would add again in each `up`.
+    metadata = {key: value for key, value in wire["metadata"].items() if value not in ({}, None)}
     annotations = dict(metadata.get("annotations") or {}) | {STACK_ANNOTATION: stack}
     if wire["kind"] == NODE_POOL.name:
         # `up` waits until the NodePool can launch nodes, or reports why it cannot.

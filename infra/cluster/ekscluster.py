@@ -11,6 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 
+from infra.cluster.answering import endpoint_that_answers
 from infra.clusterapi import FORCE, FORGET, UPSERT, ClusterLocation, kubeconfig_file
 from infra.config.forms import ConfigError, IpFamily
 from infra.policies import Place
@@ -208,7 +209,9 @@ def eks_kubeconfig(cluster: EksCluster) -> pulumi.Output[str]:
                 {
                     "name": cluster.name,
                     "cluster": {
-                        "server": cluster.endpoint,
+                        "server": endpoint_that_answers(
+                            cluster.endpoint, cluster.certificate_authority
+                        ),
                         "certificate-authority-data": cluster.certificate_authority,
                     },
                 }

@@ -120,7 +120,7 @@ async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_
         (policy,) = given["associatedAccessPolicies"]
         assert policy["policyArn"].endswith("/AmazonEKSViewPolicy")
 
-        of_created = ("accessEntries", "publicAccessCidrs")
+        of_created = ("accessEntries", "publicAccessCidrs", "secretsKey")
         existing = {key: value for key, value in settings.items() if key not in of_created}
         with pytest.raises(EngineError, match="joiner:cluster changes from create to existing"):
             engine.preview("dev", existing | {"cluster": "existing"})

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import boto3
 import pulumi
 import pytest
+import yaml
 from botocore.exceptions import ClientError, EndpointConnectionError
 from pulumi.runtime import mocks as pulumi_mocks
 from pulumi.runtime.rpc import unwrap_rpc_secret
@@ -508,6 +509,17 @@ def test_a_folder_of_yaml_replaces_the_default_pool(tmp_path: Path) -> None:
     pools = run(nodePools=str(tmp_path)).of("kubernetes:karpenter.sh/v1:NodePool")
 
     assert list(pools) == ["joiner-node-pools-NodePool-budgets"]
+
+
+def test_empty_maps_in_the_metadata_of_a_manifest_are_left_out(tmp_path: Path) -> None:
+    wires = list(yaml.safe_load_all((SAMPLES / "budgets.yaml").read_text()))
+    for wire in wires:
+        wire["metadata"] |= {"labels": {}, "annotations": {}}
+    (tmp_path / "budgets.yaml").write_text(yaml.safe_dump_all(wires))
+
+    pool = run(nodePools=str(tmp_path)).one("kubernetes:karpenter.sh/v1:NodePool")
+
+    assert set(pool["metadata"]) == {"name", "annotations"}
 
 
 def test_a_stack_with_only_pools_uses_another_stacks_controller(tmp_path: Path) -> None:
