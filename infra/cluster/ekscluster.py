@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
+import yaml
 
 from infra.cluster.answering import endpoint_that_answers
 from infra.clusterapi import FORCE, FORGET, UPSERT, ClusterLocation, kubeconfig_file
@@ -188,11 +190,41 @@ def kubernetes_provider(
     )
 
 
+FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+"""The entries of a kubeconfig that name files."""
+
+
 def _for_plugin(kubeconfig: str) -> str:
-    """Return the path as the plugin resolves it: from ~, or from the program's folder."""
+    """Return the path as the plugin resolves it: from ~, or from the program's folder.
+
+    Raises ConfigError if the kubeconfig names a file by a relative path. The plugin looks it up
+    from the program's folder, other tools from the kubeconfig's.
+    """
+    path = kubeconfig_file(kubeconfig)
+    relative = [] if path.parent == Path.cwd() else [*_relative_files(path)]
+    if relative:
+        raise ConfigError(
+            f"joiner:kubeconfig={kubeconfig!r} names files by relative paths, which Pulumi's "
+            f"plugin does not find: {', '.join(relative)}. Write absolute paths, or the files "
+            "themselves: kubectl config view --raw --flatten"
+        )
     if kubeconfig.startswith(("~", "/")):
         return kubeconfig
     return f"./{os.path.relpath(kubeconfig_file(kubeconfig))}"
+
+
+def _relative_files(path: Path) -> Iterator[str]:
+    """Yield the relative paths in a kubeconfig; none if it cannot be read."""
+    try:
+        document = yaml.safe_load(path.read_text())
+        entries = [each["cluster"] for each in document["clusters"]]
+        entries += [each["user"] for each in document["users"]]
+    except (OSError, LookupError, TypeError, ValueError, yaml.YAMLError):
+        return  # the check of the connection reports it
+    for entry in entries:
+        for key in FILES:
+            if isinstance(entry, dict) and entry.get(key) and not Path(entry[key]).is_absolute():
+                yield f"{key}: {entry[key]}"
 
 
 def eks_kubeconfig(cluster: EksCluster) -> pulumi.Output[str]:

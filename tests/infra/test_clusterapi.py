@@ -18,6 +18,7 @@ import pytest
 from kubernetes.client import Configuration
 
 from infra import clusterapi
+from infra.cluster.ekscluster import _for_plugin
 from infra.clusterapi import (
     ApiError,
     ClusterApi,
@@ -27,6 +28,7 @@ from infra.clusterapi import (
     ClusterUnreachableError,
     require_abandoned,
 )
+from infra.config.forms import ConfigError
 from tests.infra.kubeconfigs import kubeconfig_in
 
 REGION = "us-west-2"
@@ -281,3 +283,18 @@ def test_without_a_kubeconfig_a_token_is_signed_as_the_aws_cli_does() -> None:
     assert url.netloc == "sts.us-west-2.amazonaws.com"
     assert query["Action"] == ["GetCallerIdentity"]
     assert query["X-Amz-SignedHeaders"] == ["host;x-k8s-aws-id"]
+
+
+def test_a_kubeconfig_with_relative_paths_is_refused_because_the_plugin_does_not_find_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig_in(tmp_path, user={"tokenFile": "token"}, certificate_authority="ca.crt")
+
+    with pytest.raises(ConfigError, match=r"certificate-authority: ca\.crt, tokenFile: token"):
+        _for_plugin(str(path))
+
+    monkeypatch.chdir(tmp_path)
+    assert _for_plugin(str(path)) == str(path), "the plugin's folder is the kubeconfig's"
+    kubeconfig_in(tmp_path, user={"tokenFile": "/run/token"})
+    assert _for_plugin(str(path)) == str(path)
+    assert _for_plugin("/no/such/file") == "/no/such/file"

@@ -511,6 +511,17 @@ def test_a_folder_of_yaml_replaces_the_default_pool(tmp_path: Path) -> None:
     assert list(pools) == ["joiner-node-pools-NodePool-budgets"]
 
 
+def test_variables_of_a_recovery_are_not_stored_in_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for option in ("DELETE_UNREACHABLE", "ENABLE_PATCH_FORCE", "UPSERT_EXISTING_OBJECTS"):
+        monkeypatch.setenv(f"PULUMI_K8S_{option}", "true")
+
+    provider = run().one("pulumi:providers:kubernetes")
+
+    assert set(provider) == {"clusterIdentifier", "kubeconfig"}
+
+
 def test_empty_maps_in_the_metadata_of_a_manifest_are_left_out(tmp_path: Path) -> None:
     wires = list(yaml.safe_load_all((SAMPLES / "budgets.yaml").read_text()))
     for wire in wires:
