@@ -77,6 +77,36 @@ def describe_vpc_endpoint_services(world: World, call: Call) -> Mapping[str, Any
     }
 
 
+@operation("ec2", "ModifyVpcEndpoint")
+def modify_vpc_endpoint(world: World, call: Call) -> Mapping[str, Any]:
+    """Change an endpoint's subnets, security groups and route tables.
+
+    A gateway endpoint has a route in each of its tables, which moto does not change.
+    """
+    call.stop_if_dry_run()
+    backend, identity = backends.ec2(world.region), call.require("VpcEndpointId")
+    endpoint: Any = backend.vpc_end_points.get(identity)
+    if endpoint is None:
+        raise AwsError("InvalidVpcEndpointId.NotFound", f"The endpoint '{identity}' does not exist")
+    added, removed = (call.get(f"{verb}RouteTableIds", []) for verb in ("Add", "Remove"))
+    backend.modify_vpc_endpoint(
+        vpc_id=identity,
+        policy_doc=call.get("PolicyDocument"),
+        add_subnets=call.get("AddSubnetIds", []),
+        remove_subnets=call.get("RemoveSubnetIds", []),
+        add_route_tables=added,
+        remove_route_tables=removed,
+        add_security_groups=call.get("AddSecurityGroupIds", []),
+        remove_security_groups=call.get("RemoveSecurityGroupIds", []),
+    )
+    way = endpoint.destination_prefix_list_id
+    for table in added if way else ():
+        backend.create_route(table, None, gateway_id=identity, destination_prefix_list_id=way)
+    for table in removed if way else ():
+        backend.delete_route(table, way)
+    return {"Return": True}
+
+
 def _interfaces(world: World) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (subnet, security groups) of every network interface.
 

@@ -177,6 +177,35 @@ def test_a_security_group_in_use_cannot_be_deleted(ec2: Any, region: Region) -> 
     ec2.delete_security_group(GroupId=group["GroupId"])
 
 
+def test_a_gateway_endpoint_has_a_route_in_each_of_its_tables(ec2: Any, region: Region) -> None:
+    vpc = region.cluster["resourcesVpcConfig"]["vpcId"]
+    before, after = (
+        ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"] for _ in range(2)
+    )
+    made = ec2.create_vpc_endpoint(
+        VpcId=vpc,
+        ServiceName="com.amazonaws.us-west-2.s3",
+        VpcEndpointType="Gateway",
+        RouteTableIds=[before],
+    )
+    endpoint = made["VpcEndpoint"]["VpcEndpointId"]
+
+    ec2.modify_vpc_endpoint(
+        VpcEndpointId=endpoint, AddRouteTableIds=[after], RemoveRouteTableIds=[before]
+    )
+
+    tables = ec2.describe_route_tables(RouteTableIds=[before, after])["RouteTables"]
+    leading = {
+        table["RouteTableId"]
+        for table in tables
+        if any(route.get("GatewayId") == endpoint for route in table["Routes"])
+    }
+    assert leading == {after}
+    ec2.delete_vpc_endpoints(VpcEndpointIds=[endpoint])
+    for table in (before, after):
+        ec2.delete_route_table(RouteTableId=table)
+
+
 @pytest.mark.parametrize("name", ["web's", "x" * 256])
 def test_a_security_group_has_only_the_characters_that_ec2_allows(
     ec2: Any, region: Region, name: str
