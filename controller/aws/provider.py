@@ -314,7 +314,8 @@ class AWSCloudProvider:
             return self._types.of(node_class)
         template = node_pool.spec.template
         images = with_images(node_class, template.metadata.annotations or {})
-        return self._types.of(images.node_class, template.spec.requirements)
+        own = template.metadata.labels or {}
+        return self._types.of(images.node_class, template.spec.requirements, own)
 
     def _require_resolved(self, node_class: EC2NodeClass) -> None:
         if not node_class.status.subnets or not node_class.status.amis:

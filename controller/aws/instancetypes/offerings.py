@@ -25,6 +25,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 )
 from controller.apis.kubernetes.taints import Requirement
 from controller.aws.bootstrap.families import family_of
+from controller.aws.bootstrap.nodelabels import labels_of_user_data
 from controller.aws.cluster import ClusterFacts
 from controller.aws.instancetypes.catalogue import (
     Attachment,
@@ -141,6 +142,9 @@ class DescribedTypes:
         return types.complete and sold.complete
 
 
+_Types = tuple[InstanceType, ...]
+
+
 @dataclass(slots=True)
 class _Built:
     """The instance types of one `_content`, and the inputs of their current offerings."""
@@ -199,15 +203,51 @@ class InstanceTypes:
 
     def __post_init__(self) -> None:
         self._built: TTLCache[bytes, _Built] = TTLCache(math.inf, self.idle, self.clock)
+        self._labelled: TTLCache[object, tuple[_Types, _Types]] = TTLCache(
+            16, self.idle, self.clock
+        )
 
     def of(
-        self, node_class: EC2NodeClass, required: Sequence[Requirement] = ()
+        self,
+        node_class: EC2NodeClass,
+        required: Sequence[Requirement] = (),
+        own_labels: Collection[str] = (),
     ) -> tuple[InstanceType, ...]:
         """Return the instance types that the EC2NodeClass can launch, with their current offerings.
 
         An instance type with a share of a GPU counts as having no GPU, unless `required` (the
-        requirements of a NodePool or NodeClaim) names it or its family.
+        requirements of a NodePool or NodeClaim) names it or its family. Its nodes have the labels
+        that the user data sets, unless `required` or `own_labels` (the labels of the NodePool or
+        NodeClaim) name them: these overwrite the labels of the user data.
         """
+        listed = self._with_shares(node_class, required)
+        spec = node_class.spec
+        named = {*own_labels, *(labels.normalize(term.key) for term in required)}
+        added = labels_of_user_data(family_of(node_class), spec.user_data or "")
+        added = {key: value for key, value in added.items() if key not in named}
+        return self._with_labels(listed, added) if added else listed
+
+    def _with_labels(
+        self, listed: tuple[InstanceType, ...], added: Mapping[str, str]
+    ) -> tuple[InstanceType, ...]:
+        """Return the instance types with the labels; the same tuple while the types are."""
+        key = tuple(sorted(added.items())), id(listed)
+        known = self._labelled.get(key)
+        if known is None or known[0] is not listed:
+            terms = tuple(
+                Requirement(key=name, operator="In", values=[value]) for name, value in key[0]
+            )
+            known = (
+                listed,
+                tuple(replace(t, requirements=(*t.requirements, *terms)) for t in listed),
+            )
+        self._labelled[key] = known  # each use renews the lifetime
+        return known[1]
+
+    def _with_shares(
+        self, node_class: EC2NodeClass, required: Sequence[Requirement]
+    ) -> tuple[InstanceType, ...]:
+        """Return the instance types, some of them with counted shares of GPUs."""
         others, shared = self._list(node_class, frozenset()), self._types_with_shares(required)
         if not shared:
             return others

@@ -507,7 +507,9 @@ class Launcher:
 
     def _found(self, plan: LaunchPlan, launched: Described) -> Instance:
         seen = launched.instance
-        for instance_type in self.types.of(plan.node_class, plan.claim.spec.requirements):
+        for instance_type in self.types.of(
+            plan.node_class, plan.claim.spec.requirements, plan.claim.metadata.labels
+        ):
             if instance_type.name == seen.instance_type:
                 for offering in instance_type.offerings:
                     if (offering.zone, offering.capacity_type) == (seen.zone, seen.capacity_type):
@@ -542,7 +544,9 @@ class Launcher:
         node_class = images.node_class
         required = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
         relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
-        known = self.types.of(node_class, required) if types is None else types
+        known = (
+            self.types.of(node_class, required, claim.metadata.labels) if types is None else types
+        )
         chosen = filter_choices(
             choices(known, required, _requests(claim)),
             required,
