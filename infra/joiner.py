@@ -320,7 +320,12 @@ class Joiner(pulumi.ComponentResource):
         """Return a Kubernetes provider of this cluster, or nothing if the program passes one."""
         if self.get_provider("kubernetes:core/v1:Pod"):
             return []
-        return [kubernetes_provider(self._args.cluster, f"{self._name}-kubernetes", self._mine)]
+        cluster, recorded = self._args.cluster, recorded_resources()
+        adopts = customresources.are_kept(
+            cluster.known_location, self._args.existing_crds, self._title, recorded
+        )
+        name = f"{self._name}-kubernetes"
+        return [kubernetes_provider(cluster, name, self._mine, adopts=adopts)]
 
     def _make(self, tags: DiscoveryTagsArgs) -> None:
         args, mine = self._args, self._mine

@@ -19,6 +19,7 @@ from infra.config.checks import require_options
 from infra.config.forms import PRIVATE
 from infra.config.reading import is_secret, read, refuse_disallowed
 from infra.config.settings import StackConfig
+from infra.deployment import customresources
 from infra.guards import clusterproof, preflight
 from infra.guards.deletionguard import DeletionGuard, retention_options
 from infra.guards.ownership import refuse_missing_cluster
@@ -71,8 +72,11 @@ def platform(config: StackConfig) -> None:
         )
         guards = [made, held, sweep]
     refuse_disallowed(cluster.account)
+    adopts = customresources.are_kept(
+        cluster.known_location, config.existing_crds, installation, recorded_resources()
+    )
     in_cluster = kubernetes_provider(
-        cluster, opts=pulumi.ResourceOptions(depends_on=[first, *guards])
+        cluster, opts=pulumi.ResourceOptions(depends_on=[first, *guards]), adopts=adopts
     )
     joiner = Joiner(
         "joiner",
@@ -225,7 +229,9 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     on_aws = providers.aws_provider(config, installation=first.title, after=[first])
     cluster = EksCluster.found(location, on_aws)
     refuse_disallowed(cluster.account)
-    in_cluster = kubernetes_provider(cluster, opts=pulumi.ResourceOptions(depends_on=[first]))
+    in_cluster = kubernetes_provider(
+        cluster, opts=pulumi.ResourceOptions(depends_on=[first]), adopts=False
+    )
     NodePools(
         "node-pools",
         NodePoolsArgs(

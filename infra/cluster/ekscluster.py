@@ -166,11 +166,16 @@ def _of_family(endpoint: str, found: str | None, *, stated: IpFamily) -> str:
 
 
 def kubernetes_provider(
-    cluster: EksCluster, name: str = "kubernetes", opts: pulumi.ResourceOptions | None = None
+    cluster: EksCluster,
+    name: str = "kubernetes",
+    opts: pulumi.ResourceOptions | None = None,
+    *,
+    adopts: bool,
 ) -> kubernetes.Provider:
     """Return the Kubernetes provider for the cluster.
 
-    It connects by the cluster's kubeconfig, or by `aws eks get-token` if there is none.
+    It connects by the cluster's kubeconfig, or by `aws eks get-token` if there is none. If
+    `adopts`, objects that the stack creates may exist: they are changed, and belong to the stack.
     """
     # The SDK would store these variables in the state, and later operations would use them. The
     # plugin itself reads them, too.
@@ -184,6 +189,8 @@ def kubernetes_provider(
         # The same identifier with another endpoint or CA means the same cluster: without it, the
         # engine would replace all objects.
         cluster_identifier=pulumi.Output.concat(cluster.region, "/", cluster.name),
+        # As False, it would disable the environment variable.
+        upsert_existing_objects=adopts or None,
         # deleteUnreachable is not set: an unreachable cluster may still exist, and the environment
         # variable by which a user gives a cluster up works only if the program does not set it.
         opts=opts,

@@ -356,6 +356,22 @@ TYPES: Mapping[str, Callable[..., pulumi.Resource]] = {
 """Pulumi's resource of each kind; others are CustomResources."""
 
 
+ACCOUNT = "joiner.dev/service-account"
+"""The annotation of the pods with the UID of their ServiceAccount."""
+
+
+def _bound_to(account: kubernetes.core.v1.ServiceAccount, spec: Wire) -> Wire:
+    """Return the Deployment's spec, which changes if the ServiceAccount is created again.
+
+    The tokens of its pods name its UID, and the API server refuses them after that.
+    """
+    template = spec["template"]
+    annotations = template["metadata"].get("annotations") or {}
+    uid = account.metadata.apply(lambda metadata: metadata.uid or "")
+    metadata = {**template["metadata"], "annotations": {**annotations, ACCOUNT: uid}}
+    return {**spec, "template": {**template, "metadata": metadata}}
+
+
 class Controller(pulumi.ComponentResource):
     """Service account, roles, Deployment, PodDisruptionBudget and Service."""
 
@@ -382,16 +398,17 @@ class Controller(pulumi.ComponentResource):
         if kind.endswith("Binding"):
             after = [made[kind.removesuffix("Binding"), suffix]]
             opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=after))
-        if kind == "Deployment":
-            bindings = [one for (known, _), one in made.items() if known.endswith("Binding")]
-            account = made["ServiceAccount", ""]
-            before = [*self._identity(account), *bindings, *self._args.after]
-            opts = pulumi.ResourceOptions(parent=self, depends_on=before)
         fields = {
             re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key): value
             for key, value in wire.items()
             if key not in ("apiVersion", "kind", "metadata")
         }
+        if kind == "Deployment":
+            bindings = [one for (known, _), one in made.items() if known.endswith("Binding")]
+            account = made["ServiceAccount", ""]
+            before = [*self._identity(account), *bindings, *self._args.after]
+            opts = pulumi.ResourceOptions(parent=self, depends_on=before)
+            fields["spec"] = _bound_to(account, fields["spec"])
         name = f"{self._name}{suffix}"
         if kind in TYPES:
             return TYPES[kind](name, metadata=metadata, **fields, opts=opts)

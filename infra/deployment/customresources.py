@@ -24,6 +24,7 @@ from infra.lifecycle.fieldmanager import applied_by_us
 from infra.lifecycle.sharedobjects import DEFINITIONS, RETAINED, installation_of
 from infra.release import CHECKOUT
 
+RESOURCE_TYPE = "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"
 RENDERED = CHECKOUT / "crds"
 
 
@@ -110,6 +111,38 @@ def refuse_other_kinds(
         raise ConfigError(*problems)
 
 
+def are_kept(
+    location: ClusterLocation | None,
+    existing: Collection[str],
+    installation: str,
+    recorded: Collection[tuple[str, str]],
+) -> bool:
+    """Whether the cluster has CRDs of this installation that the state has not.
+
+    The engine keeps CRDs in the cluster. It removes them from the state before a destroy fails
+    late, if the destroy keeps them because of objects of others, and if the user names one with
+    `--target`.
+
+    Args:
+        location: the location of the cluster; None if it is unknown.
+        existing: the names in `joiner:existingCrds`.
+        installation: value of the annotation on the installation's CRDs.
+        recorded: type and name of each resource in the state.
+
+    """
+    if location is None:
+        return False
+    names = [name for type_, name in recorded if type_ == RESOURCE_TYPE]
+    wanted = [_name(wire) for wire in definitions_to_install(existing)]
+    missing = [one for one in wanted if not any(name.endswith(f"-{one}") for name in names)]
+    try:
+        cluster = ClusterApi.find(location)
+        held = (cluster.get(f"{DEFINITIONS}/{name}") for name in missing)
+        return any(wire is not None and installation_of(wire) == installation for wire in held)
+    except CLUSTER_ERRORS:
+        return False  # The provider that connects next reports the failure.
+
+
 def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
     """Yield why this stack may not create CRDs that are in the cluster.
 
@@ -134,7 +167,11 @@ def foreign_crd_problems(olds: Mapping[str, Any], news: Mapping[str, Any]) -> It
     except CLUSTER_ERRORS:
         return
     for name, wire in held.items():
-        if wire is not None and is_made_by_pulumi(wire):
+        if (
+            wire is not None
+            and is_made_by_pulumi(wire)
+            and installation_of(wire) != news["installation"]
+        ):
             yield (
                 f"{name} already exists, and is not in the state of this stack: another Pulumi "
                 "stack created it, or this one before it was added to joiner:existingCrds. Add it "

@@ -8,7 +8,13 @@ import pytest
 
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from infra.config.forms import ConfigError
-from infra.deployment.customresources import definitions, definitions_to_install, refuse_other_kinds
+from infra.deployment.customresources import (
+    RESOURCE_TYPE,
+    are_kept,
+    definitions,
+    definitions_to_install,
+    refuse_other_kinds,
+)
 from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 
 POOLS, CLAIMS = "nodepools.karpenter.sh", "nodeclaims.karpenter.sh"
@@ -84,7 +90,8 @@ def test_crds_of_another_installation_are_refused(monkeypatch: pytest.MonkeyPatc
 
 def checked(before: list[str] | None, after: list[str]) -> str:
     """Return why a stack whose state has `before` refuses `after`."""
-    news = {"cluster_name": "joiner", "region": "us-west-2", "shared": {"definitions": after}}
+    place = {"cluster_name": "joiner", "region": "us-west-2", "installation": OURS}
+    news = {**place, "shared": {"definitions": after}}
     olds = {} if before is None else news | {"shared": {"definitions": before}}
     try:
         _DeletionGuardProvider().check(olds, news)
@@ -104,6 +111,20 @@ def test_crds_of_another_pulumi_stack_are_refused_before_anything_is_created(
         assert "Add it to joiner:existingCrds" in said
     assert checked([POOLS, CLAIMS], [POOLS, CLAIMS]) == ""
     assert checked(None, [CLAIMS]) == ""
+
+
+def test_crds_that_the_state_forgot_are_adopted_by_their_mark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS, installation=OURS)
+    recorded = {(RESOURCE_TYPE, f"joiner-crds-{POOLS}")}
+
+    assert are_kept(HERE, [], OURS, set())
+    assert not are_kept(HERE, [], OURS, recorded)
+    assert not are_kept(HERE, [POOLS], OURS, set())
+    assert not are_kept(HERE, [], "organization/joiner/other", set())
+    assert not are_kept(None, [], OURS, set())
+    assert checked(None, [POOLS]) == ""
 
 
 def test_listed_existing_crds_must_exist_in_the_supported_version(

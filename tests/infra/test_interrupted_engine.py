@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.infra.stage import NODE_POOLS, Stage
+from tests.infra.stage import DEPLOYMENT, NODE_POOLS, Stage
 from tests.infra.test_engine import stage, testbed
-from tests.infra.test_recovery_engine import with_environment
+from tests.infra.test_recovery_engine import forget, with_environment
 
 __all__ = ["stage", "testbed"]
 
@@ -68,4 +68,29 @@ def test_an_up_after_a_killed_destroy_restores_the_node_pools(stage: Stage) -> N
     stage.up()
     stage.destroy()
     assert stage.cloud.leftovers() == {}
+    assert stage.installed == set()
+
+
+def test_what_the_state_forgot_is_adopted_and_pods_follow_their_service_account(
+    stage: Stage,
+) -> None:
+    stage.up()
+    before = stage.installed
+    account = "/api/v1/namespaces/kube-system/serviceaccounts/karpenter"
+    stage.cluster.delete(account)
+    # As a destroy that fails late leaves it, and a refresh after the deletion of the account.
+    forgotten = ("CustomResourceDefinition", "ServiceAccount")
+    assert forget(stage, lambda one: str(one["type"]).rpartition(":")[2] in forgotten) > 3
+
+    stage.up()
+
+    assert stage.installed == before
+    created, deployment = stage.cluster.get(account), stage.cluster.get(DEPLOYMENT)
+    assert created is not None
+    assert deployment is not None
+    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["joiner.dev/service-account"] == created["metadata"]["uid"]
+    stage.up()  # reports that the provider no longer adopts objects
+    assert not stage.up().any
+    stage.destroy()
     assert stage.installed == set()

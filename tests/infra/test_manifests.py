@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from infra.deployment import manifests
+from infra.deployment.controller import ACCOUNT
 from infra.deployment.customresources import definitions
 from testbed.environment import CHECKOUT
 from testbed.processes import binaries
@@ -114,6 +115,12 @@ def created(made: Made) -> Objects:
         annotations = wire["metadata"].pop("annotations")
         others = {key: v for key, v in annotations.items() if not key.startswith("pulumi.com/")}
         wire["metadata"] |= {"annotations": others} if others else {}
+        if kind == "Deployment":
+            # Pulumi alone knows the UID of the ServiceAccount, and replaces the pods with it.
+            of_pods = wire["spec"]["template"]["metadata"]
+            del of_pods["annotations"][ACCOUNT]
+            if not of_pods["annotations"]:
+                del of_pods["annotations"]
         found |= keyed([wire])
     return found
 
