@@ -30,6 +30,10 @@ ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX = 5
 LONGEST_PREFIX = 63 - SUFFIX
 
+MESSAGE_LIMIT = 900
+"""The maximum length of AWS's words in a condition or event: an event has at most 1,024 characters,
+and the reason of a refusal is at the end of a message with long ARNs."""
+
 
 def new_name(prefix: str) -> str:
     """Return a name with this prefix and a random suffix, as `generateName` would."""

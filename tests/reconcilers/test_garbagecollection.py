@@ -21,7 +21,7 @@ from controller.reconcilers.nodeclaim.garbagecollection import (
     PERIOD,
     GarbageCollection,
 )
-from tests.builders import changed, make_nodeclaim, make_nodeclass, true
+from tests.builders import changed, make_nodeclaim, make_nodeclass, make_pod, true
 from tests.reconcilers.world import World
 
 
@@ -291,6 +291,24 @@ async def test_an_instance_without_a_claim_is_terminated(
     await collector.run_once()
 
     assert all(instance.deleting for instance in world.cloud.instances_by_id.values())
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+async def test_an_instance_whose_claim_names_another_one_by_hand_keeps_its_pods(
+    world: World, collector: GarbageCollection, annotated: bool
+) -> None:
+    claim = await launched(world)
+    node = world.join(claim)
+    world.seed(make_pod("web", node=node.metadata.name))
+    own = {labels.OWN_INSTANCE: claim.status.provider_id} if annotated else {}
+    other = {"providerID": "aws:///us-west-2a/i-00000000000000abc"}
+    world.seed(changed(claim, metadata={"annotations": own}, status=other))
+
+    await collector.run_once()
+
+    assert not any(instance.deleting for instance in world.cloud.instances_by_id.values())
+    messages = await world.events("ProviderIDChanged")
+    assert [claim.status.provider_id in message for message in messages] == [True] * annotated
 
 
 async def test_the_node_of_an_instance_without_a_claim_is_deleted(

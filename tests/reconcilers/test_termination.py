@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import DRAINED
+from controller.apis.karpenter.nodeclaim import DRAINED, INSTANCE_TERMINATING
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference, to_wire
 from controller.apis.kubernetes.nodes import Node
@@ -229,10 +229,11 @@ async def test_what_a_drain_waits_for_is_reported_every_two_minutes(
     await scenario.work(seconds=70)
 
     assert await scenario.world.events("FailedDraining") == [
-        f"Failed to drain node, {pods} pods are waiting to be evicted, pod has "
-        f'"karpenter.sh/do-not-disrupt" annotation (Pod=default/web-{first})'
-        for pods, first in ((3, 0), (2, 1))
+        "Failed to drain node, 2 pods are waiting to be evicted, pod has "
+        '"karpenter.sh/do-not-disrupt" annotation (Pod=default/web-1)'
     ]
+    reported = scenario.world.api.objects(kinds.EVENT)
+    assert [event.count for event in reported if event.reason == "FailedDraining"] == [2]
 
 
 async def test_a_refused_eviction_is_retried_with_growing_pauses(
@@ -287,6 +288,43 @@ async def test_an_eviction_with_an_unknown_error_is_retried_with_growing_pauses(
         scenario.world.see()
         scenario.world.pass_time(seconds=1)
     assert 10 <= failures <= 20
+    assert any("the webhook says no" in m for m in await scenario.world.events("FailedDraining"))
+    claim = scenario.world.claim("claim")
+    assert claim is not None
+    drained = conditions.find(claim.status.conditions, DRAINED)
+    assert drained is not None
+    assert (drained.status, drained.reason) == ("Unknown", "EvictionRefused")
+    assert "the webhook says no" in drained.message
+
+
+@pytest.mark.parametrize("with_node", [True, False])
+async def test_a_refused_termination_is_an_event_and_a_condition(
+    scenario: TerminationScenario, with_node: bool
+) -> None:
+    if with_node:
+        await scenario.delete_node()
+    else:
+        await scenario.patch_finalizers([])
+        await scenario.delete_node()
+        await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
+        scenario.world.see()
+    refusal = CloudProviderError("not authorized: ec2:TerminateInstances", reason="Unauthorized")
+    scenario.world.cloud.fail("terminate", refusal)
+
+    with pytest.raises(CloudProviderError):
+        await scenario.work(seconds=60)
+
+    scenario.world.see()
+    assert any("not authorized" in m for m in await scenario.world.events("TerminationFailed"))
+    claim = scenario.world.claim("claim")
+    assert claim is not None
+    asked = conditions.find(claim.status.conditions, INSTANCE_TERMINATING)
+    assert asked is not None
+    assert (asked.status, asked.reason) == ("False", "Unauthorized")
+
+    await scenario.work(seconds=60)
+
+    assert scenario.world.claim("claim") is None
 
 
 async def test_pods_of_a_terminating_namespace_delay_no_other_pod_of_the_node(

@@ -13,9 +13,9 @@ from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, NodeClaim
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
-from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.reconcilers.instances import terminate
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import apply_patch, delete, reason_for_end, with_condition
+from controller.reconcilers.writing import apply_patch, delete, reason_for_end
 
 NODE_WAIT = timedelta(seconds=10)
 INSTANCE_POLL = timedelta(seconds=1)
@@ -92,12 +92,7 @@ class Finalization(PortUser):
                     "reason": reason_for_end(claim),
                 },
             )
-        try:
-            await self.cloud.terminate(provider_id)
-        except NodeClaimNotFoundError:
-            return True
-        await with_condition(self.ports, claim, INSTANCE_TERMINATING, "True")
-        return False
+        return await terminate(self.ports, claim, provider_id)
 
     async def _orphan(self, claim: NodeClaim) -> str:
         instance = await self.cloud.launched_for(claim)

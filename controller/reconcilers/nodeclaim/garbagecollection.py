@@ -18,6 +18,7 @@ from controller.cloudprovider.provider import Instance
 from controller.reconcilers.clock import first_past
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
+from controller.state.pods import is_reschedulable
 
 PERIOD = timedelta(minutes=2)
 EAGER_PERIOD = timedelta(seconds=10)
@@ -55,6 +56,7 @@ class GarbageCollection(PortUser):
         """Compare cluster and EC2 once; returns when to compare again."""
         if self.cluster.synced:
             # First the checks without AWS calls, because AWS calls may fail.
+            await self._report_changed_status()
             await self._claims_without_node()
             instances = await self.cloud.instances()
             await self._claims_without_instance(instances)
@@ -197,7 +199,10 @@ class GarbageCollection(PortUser):
     ) -> list[Instance]:
         """Return this installation's instances that belong to no NodeClaim, now or later."""
         claims = list(claims)
-        known = {claim.status.provider_id for claim in claims}
+        # A status that was changed by hand must not end an instance that runs pods.
+        own = {claim.metadata.annotations.get(labels.OWN_INSTANCE) for claim in claims}
+        known = own | {claim.status.provider_id for claim in claims}
+        names = {claim.metadata.name for claim in claims}
         waiting = [claim for claim in claims if not claim.status.provider_id]
         launching = {claim.metadata.name for claim in waiting}
         shared = {launch.token for launch in map(shared_launch, waiting) if launch is not None}
@@ -210,7 +215,31 @@ class GarbageCollection(PortUser):
             and instance.provider_id not in known
             and instance.tags.get(labels.TAG_NODECLAIM) not in launching
             and instance.tags.get(labels.SHARED_LAUNCH) not in shared
+            and not (instance.tags.get(labels.TAG_NODECLAIM) in names and self._runs_pods(instance))
         ]
+
+    def _runs_pods(self, instance: Instance) -> bool:
+        """Whether pods that need another node run on the instance's Node."""
+        return any(
+            is_reschedulable(pod)
+            for node in self.cluster.list(NODE)
+            if node.spec.provider_id == instance.provider_id
+            for pod in self.cluster.pods_on(node.metadata.name)
+        )
+
+    async def _report_changed_status(self) -> None:
+        """Publish an event about each NodeClaim whose status names another instance than its own.
+
+        The installation manages neither instance until the status is restored.
+        """
+        for claim in self.cluster.list(NODE_CLAIM):
+            own = claim.metadata.annotations.get(labels.OWN_INSTANCE)
+            if own and claim.status.provider_id not in ("", own):
+                message = (
+                    f"status.providerID names {claim.status.provider_id}, but Joiner launched "
+                    f"{own}, and manages neither: set status.providerID back"
+                )
+                await self.recorder.publish(claim, "Warning", "ProviderIDChanged", message)
 
     async def _delete_node(self, provider_id: str) -> None:
         """Delete the Node of an instance without a NodeClaim."""

@@ -42,7 +42,12 @@ from controller.reconcilers.clock import first_past
 from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.writing import apply_patch, changed_conditions, with_condition
+from controller.reconcilers.writing import (
+    MESSAGE_LIMIT,
+    apply_patch,
+    changed_conditions,
+    with_condition,
+)
 from controller.state.nodes import is_initialized, is_registered, is_unregistered
 from controller.state.registrations import Failure, Registrations
 from controller.telemetry.logs import ChangeMonitor
@@ -67,10 +72,6 @@ node."""
 
 FROM_PLUGINS = ("ResourceNotRegistered", "DRADriverPoolsNotPublished")
 """The reasons for which a node waits for a device plugin or driver."""
-
-MESSAGE_LIMIT = 900
-"""The maximum length of AWS's words in a condition or event: an event has at most 1,024 characters,
-and the reason of a refusal is at the end of a message with long ARNs."""
 
 READY_WHEN = (LAUNCHED, REGISTERED, INITIALIZED)
 """The conditions that a NodeClaim's condition `Ready` summarizes."""

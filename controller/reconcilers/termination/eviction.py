@@ -32,6 +32,8 @@ class _Refused:
 
     times: int
     at: datetime
+    why: str = ""
+    """Why the API server or a webhook refused it; empty if a PodDisruptionBudget did."""
 
     def is_backing_off(self, now: datetime) -> bool:
         """Whether the backoff has not elapsed."""
@@ -78,19 +80,22 @@ class Eviction(PortUser):
                 log.debug("pod is deleted with its namespace", extra=fields)
                 return False
             refused = isinstance(error, TooManyRequestsError) or _SEVERAL_BUDGETS in str(error)
+            why = "evicting pod violates a PDB" if refused else "the eviction was refused"
+            message = f"Failed to {purpose}, {why} (Pod={pod.key}): {error}"
+            await self.recorder.publish(node, "Warning", "FailedDraining", message)
             if not refused:
+                refusals[pod.metadata.uid] = _Refused(times, self.clock(), f"{pod.key}: {error}")
                 raise
-            await self.recorder.publish(
-                node,
-                "Warning",
-                "FailedDraining",
-                f"Failed to {purpose}, evicting pod violates a PDB (Pod={pod.key}): {error}",
-            )
             return False
         refusals.pop(pod.metadata.uid, None)
         self.metrics.record_eviction(200)
         await self.recorder.publish(pod, "Normal", "Evicted", "Evicted pod")
         return True
+
+    def refusal(self, node: Node) -> str:
+        """Return why a pod of the node cannot be evicted; empty without a reason but budgets."""
+        refusals = self._refused.get(node.metadata.uid, {})
+        return next((refused.why for refused in refusals.values() if refused.why), "")
 
     def forget(self, node: Node) -> None:
         """Drop the state of a deleted node's pods."""

@@ -20,18 +20,25 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
-from controller.apiserver.errors import NotFoundError
+from controller.apiserver.errors import ApiError, NotFoundError
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.constraints.resources import parse_resources
 from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import first_past
 from controller.reconcilers.concurrency import gather_all
+from controller.reconcilers.instances import terminate
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import Drain, plan_drain
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.termination.surge import Surge
-from controller.reconcilers.writing import apply_patch, delete, reason_for_end, with_condition
+from controller.reconcilers.writing import (
+    MESSAGE_LIMIT,
+    apply_patch,
+    delete,
+    reason_for_end,
+    with_condition,
+)
 from controller.state.cluster import Cluster
 from controller.state.pods import forbids_disruption
 
@@ -150,10 +157,14 @@ class Terminator(PortUser):
         """
         progress = self._progress_of(node)
         drain = self._plan_drain(node, deadline)
-        await gather_all(
-            *(self._delete(p, node, deadline) for p in drain.force),
-            *(self._evict(p, node) for p in drain.evict),
-        )
+        try:
+            await gather_all(
+                *(self._delete(p, node, deadline) for p in drain.force),
+                *(self._evict(p, node) for p in drain.evict),
+            )
+        except ApiError:
+            await self._set_draining(node, claim)
+            raise
         lost = [p for p in drain.waiting if _is_lost(p, progress)]
         await self._restart_gangs(node, lost)
         if _holds(self._current(claim), INSTANCE_TERMINATING):
@@ -162,8 +173,7 @@ class Terminator(PortUser):
         if not drain.is_done:
             await self._report_waiting(node, drain.waiting)
         if not drain.is_done or not is_taint_seen:
-            # The message does not name pods: each pod would cost a write of the status.
-            await self._set(claim, DRAINED, "Unknown", reason="Draining", message="Draining")
+            await self._set_draining(node, claim)
             return False
         if not _holds(claim, DRAINED):
             await self._set(claim, DRAINED, "True")
@@ -172,6 +182,15 @@ class Terminator(PortUser):
                 progress.is_counted = True
                 self.metrics.record_drain(node, _reason(claim), pods=len(progress.removed))
         return True
+
+    async def _set_draining(self, node: Node, claim: NodeClaim | None) -> None:
+        """Set the condition `Drained` to Unknown, with what refuses evictions beside budgets."""
+        if why := self.eviction.refusal(node):
+            message = f"cannot evict pod {why}"[:MESSAGE_LIMIT]
+            await self._set(claim, DRAINED, "Unknown", reason="EvictionRefused", message=message)
+            return
+        # The message does not name pods: each pod would cost a write of the status.
+        await self._set(claim, DRAINED, "Unknown", reason="Draining", message="Draining")
 
     async def _restart_gangs(self, node: Node, lost: Sequence[Pod]) -> None:
         if self.gangs is not None:
@@ -269,11 +288,9 @@ class Terminator(PortUser):
                     "reason": reason_for_end(claim),
                 },
             )
-        try:
-            await self.cloud.terminate(node.spec.provider_id)
-        except NodeClaimNotFoundError:
-            return True
-        await self._set(claim, INSTANCE_TERMINATING, "True")
+        claim = self._current(claim) or claim
+        with contextlib.suppress(NotFoundError):
+            return await terminate(self.ports, claim, node.spec.provider_id)
         return False
 
     async def _read_pods(self, node: Node) -> None:
