@@ -68,7 +68,8 @@ class Rearrangement:
                 rules=rules,
                 bound=[pod_group.is_bound for pod_group in families.classes],
                 alternatives=families.others,
-                all_rules=list(dict.fromkeys(rules)),
+                # Pods on existing nodes may have affinity to pods on new nodes.
+                all_rules=list(dict.fromkeys((*rules, *self.domains.stated_rules()))),
             ),
             pods=families.pods(),
             node_types=np.searchsorted(node_types, present_node_types),

@@ -154,9 +154,13 @@ class Solver:
         return frozenset(group.index for group in (*self._breaking_domains(), *hosts))
 
     def _counts_on_new_nodes(self, group: TopologyGroup) -> list[int]:
-        """Return the number of pods that a spread by hostname counts on each new node."""
+        """Return the number of pods that a spread by hostname counts on each new node.
+
+        The number is 0 if the pods have other spreads, too: those may keep pods from the new node
+        until a pod is on the existing one.
+        """
         return [
-            node.count(group)
+            0 if group.node_filter.keys else node.count(group)
             for node in self._planned
             if self._domains.may_count(group, node.eligible)
         ]

@@ -240,6 +240,18 @@ def test_a_new_node_for_other_pods_is_the_minimum_of_a_hostname_spread() -> None
     assert sorted(results.new_nodes[0].pods) == sorted([pod.key, other.key])
 
 
+def test_a_hostname_spread_beside_a_zone_spread_expects_empty_new_nodes() -> None:
+    """Each spread would wait for a pod that the other one keeps from its node."""
+    zones = ("zone-a", "zone-a", "zone-b")
+    nodes = [make_node(f"n{index}", zone=zone) for index, zone in enumerate(zones)]
+    running = [make_pod(labels=WEB, node=name) for name in ("n0", "n0", "n1", "n1", "n2")]
+    pods = web(4, spreads=[BY_HOSTNAME, spread(WEB)], cpu="500m")
+
+    results = schedule_on(make_snapshot(make_nodepool(), nodes=nodes, pods=running), pods)
+
+    expect_nodes(results, 4)
+
+
 def test_mindomains_of_a_hostname_spread_counts_existing_nodes() -> None:
     (pod,) = web(1, spreads=[{**BY_HOSTNAME, "minDomains": 4}])
 

@@ -498,6 +498,23 @@ def test_pods_with_affinity_to_themselves_use_the_cheapest_zone_that_holds_them(
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
+def test_targets_of_pods_on_existing_nodes_stay_in_their_zone() -> None:
+    """A pod's share of a node is cheaper in zone-b, and a node for one pod in zone-a."""
+    small = make_type("small", cpu="4", price=0.12, zones=["zone-a"])
+    large = make_type("large", cpu="16", memory="64Gi", price=0.2, zones=["zone-b"])
+    target = make_pod(labels=WEB, spreads=[spread(WEB)], cpu="3")
+    follower = make_pod(affinity=[near(WEB)])
+    nodes = [make_node("b", zone="zone-b", cpu="2")]
+
+    results = schedule_on(
+        make_snapshot(make_nodepool(), types=[small, large], nodes=nodes), [target, follower]
+    )
+
+    expect_scheduled(results)
+    zones = {*values_of(node_of(results, target), labels.ZONE)}
+    assert zones == ({"zone-b"} if results.existing_nodes else {"zone-a"})
+
+
 def test_pods_with_affinity_join_targets_of_the_same_batch() -> None:
     db = make_pods(2, labels=DB)
     web = make_pods(3, labels=WEB, cpu="3", affinity=[near(DB)])

@@ -161,6 +161,11 @@ class Domains:
             mask &= eligibility.tolerated
         return self._launch_options.with_labels(mask, group.node_filter.keys)
 
+    def stated_rules(self) -> list[Rules]:
+        """Return the rules of the pods of the solve that state some, wherever they are placed."""
+        every = (self.rules(pending) for pending in self._stating.values())
+        return [rules for rules in every if rules.owned]
+
     def may_count(self, group: TopologyGroup, opened: Mask) -> bool:
         """Whether a spread may count a new node in the variants of `opened`."""
         return any(
