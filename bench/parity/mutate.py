@@ -20,6 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from bench.arguments import make_parser
+from bench.parity.generated import RARE, RARE_FROM
 from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
 
 WORLDS = (64, 256)
@@ -27,6 +28,9 @@ WORLDS = (64, 256)
 
 Of their worlds, only those about the mutation's features are solved.
 """
+
+RARE_NAMES = frozenset(feature.__name__ for feature in RARE)
+"""The features with worlds of their own, which have the seeds from `RARE_FROM` on."""
 
 ENGINE_TESTS = ("tests/scheduling", "tests/constraints")
 FAILED = re.compile(r"^seed (\d+)|^  FAILED ([a-z ]+):", re.M)
@@ -294,6 +298,83 @@ MUTATIONS = (
         "volume_limits",
     ),
     EngineMutation(
+        "each affinity term is met by another pod",
+        f"{SCHEDULING}/pods/groups.py",
+        "yield TopologyType.AFFINITY, required, key, True",
+        "yield TopologyType.AFFINITY, required[:1], key, True",
+        "several_affinity_terms",
+    ),
+    EngineMutation(
+        "terminating pods repel no pods",
+        f"{SCHEDULING}/topology/groups.py",
+        "if is_terminating and self.all[index].type is TopologyType.SPREAD:",
+        "if is_terminating:",
+        "terminating_neighbours",
+    ),
+    EngineMutation(
+        "terminating pods count in a spread",
+        f"{SCHEDULING}/topology/groups.py",
+        "if is_terminating and self.all[index].type is TopologyType.SPREAD:",
+        "if False:",
+        "terminating_neighbours",
+    ),
+    EngineMutation(
+        "a spread counts domains that its pods cannot reach",
+        f"{SCHEDULING}/placement/domains.py",
+        "            mask = self.reach(pending)\n",
+        "            mask = np.ones_like(self.reach(pending))\n",
+        "narrow_zones",
+    ),
+    EngineMutation(
+        "a spread does not count domains of new nodes for other pods",
+        f"{SCHEDULING}/placement/domains.py",
+        "if new and is_broken(tally, own, (*universe, *new)):",
+        "if False:",
+        "narrow_zones",
+    ),
+    EngineMutation(
+        "a spread counts nodes without the keys of other spreads",
+        f"{SCHEDULING}/topology/groups.py",
+        "if any(domain_of(node, key) is None for key in self.keys):",
+        "if False:",
+        "hosts_with_pods",
+    ),
+    EngineMutation(
+        "a spread over nodes always compares with an empty node",
+        f"{SCHEDULING}/nodes/occupancy.py",
+        "if not group.is_host_spread or group.index in self._cautious:",
+        "if True:",
+        "hosts_with_pods",
+    ),
+    EngineMutation(
+        "a spread over nodes does not count new nodes",
+        f"{SCHEDULING}/nodes/occupancy.py",
+        "if skew > 0 and skew > self._least(",
+        "if False and skew > self._least(",
+        "hosts_with_pods",
+    ),
+    EngineMutation(
+        "minValues counts zones that the claim excludes",
+        f"{SCHEDULING}/nodeclaims.py",
+        "needed, columns = 0, terms.launchable.columns",
+        "needed, columns = 0, self.supply.variants.catalog.available",
+        "minimums_of_offerings",
+    ),
+    EngineMutation(
+        "pods use a pool whose minValues they cannot meet",
+        f"{SCHEDULING}/catalog/minvalues.py",
+        "met &= ~inside\n",
+        "pass\n",
+        "minimums_of_offerings",
+    ),
+    EngineMutation(
+        "targets of pods on existing nodes move to other domains",
+        f"{SCHEDULING}/rearrangement.py",
+        "(*rules, *self.domains.stated_rules())",
+        "rules",
+        "running_neighbours",
+    ),
+    EngineMutation(
         "pods join cheaper nodes whatever the weight of their pool",
         f"{SCHEDULING}/packing/localsearch.py",
         "if weight == self._heaviest:",
@@ -312,7 +393,9 @@ def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
         MutationFailedError: the campaign ended before it had run all worlds.
 
     """
-    command = [sys.executable, "-m", "bench.parity.campaign", "--seeds", str(seeds)]
+    first = RARE_FROM if about in RARE_NAMES else 0
+    span = ["--first", str(first), "--seeds", str(seeds)]
+    command = [sys.executable, "-m", "bench.parity.campaign", *span]
     done = subprocess.run(
         [*command, "--about", about],
         cwd=checkout,

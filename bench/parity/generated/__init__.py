@@ -9,6 +9,13 @@ from __future__ import annotations
 
 import random
 
+from bench.parity.generated.counting import (
+    hosts_with_pods,
+    minimums_of_offerings,
+    narrow_zones,
+    several_affinity_terms,
+    terminating_neighbours,
+)
 from bench.parity.generated.draft import Draft, Feature, make_namespace, pool
 from bench.parity.generated.existing import coming_nodes, existing_nodes, running_neighbours
 from bench.parity.generated.nodes import (
@@ -103,6 +110,11 @@ RARE: tuple[Feature, ...] = (
     best_effort_minimums,
     weights_and_limits,
     volume_rules,
+    several_affinity_terms,
+    terminating_neighbours,
+    narrow_zones,
+    hosts_with_pods,
+    minimums_of_offerings,
 )
 """Features that few clusters have.
 
