@@ -101,17 +101,23 @@ def check_existing_tags(
         with the value `owned` or `shared`, and that this installation did not set.
 
     Raises:
-        ConfigError: a resource has a tag that this installation did not set, with a key that the
-            program is about to set.
+        ConfigError: a resource cannot be read, or has a tag that this installation did not set,
+            with a key that the program is about to set.
 
     """
     if not are_known(args.cluster_name):
         return args
-    held = {
-        resource_id: _tags_of(resource_id, options)
-        for resource_id in (args.resource_ids if args.tags else ())
-        if isinstance(resource_id, str)
-    }
+    held: dict[str, Mapping[str, str]] = {}
+    unreadable: list[str] = []
+    for resource_id in args.resource_ids if args.tags else ():
+        if isinstance(resource_id, str):
+            try:
+                held[resource_id] = _tags_of(resource_id, options)
+            except Exception as error:
+                # Pulumi raises no narrower class for a failed function of a provider.
+                unreadable.append(_unreadable(resource_id, error))
+    if unreadable:
+        raise ConfigError(*unreadable)
     of_cluster = labels.tag_cluster_owned(str(args.cluster_name))
     left_alone = frozenset(
         (resource_id, of_cluster)
@@ -156,6 +162,17 @@ def _plain_tags(args: DiscoveryTagsArgs) -> Mapping[str, str]:
 
 def _setting(args: DiscoveryTagsArgs, key: str) -> str:
     return "joiner:discoveryTags" if key == args.discovery_key else "joiner:clusterTags"
+
+
+def _unreadable(resource_id: str, error: Exception) -> str:
+    is_group = resource_id.startswith("sg-")
+    setting = "joiner:securityGroupIds" if is_group else "joiner:subnetIds"
+    kind = "security group" if is_group else "subnet"
+    why = " ".join(str(error).split())
+    return (
+        f"{setting}: {kind} {resource_id} cannot be read: correct the ID, or give the ID of a "
+        f"{kind} in the cluster's VPC ({why})"
+    )
 
 
 def _tags_of(resource_id: str, options: pulumi.InvokeOptions) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
@@ -36,10 +37,11 @@ from controller.apis.kinds import (
 from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.options import FeatureGates, gate_disabled
 from infra.cluster.ekscluster import EksCluster
-from infra.clusterapi import CLUSTER_ERRORS, ApiError, ClusterApi, Objects
+from infra.clusterapi import CLUSTER_ERRORS, ApiError, ClusterApi, ClusterLocation, Objects
 from infra.config.forms import ConfigError
 from infra.guards.impact import Plan, expected_impact
 from infra.guards.poolowners import PoolOwners
+from infra.guards.poolreadiness import never_ready, zones_of
 from infra.lifecycle.destroying import is_destroying
 from infra.lifecycle.fieldmanager import applied_by_us, take_over_fields
 from infra.lifecycle.teardown import STACK_ANNOTATION
@@ -103,6 +105,10 @@ class NodePools(pulumi.ComponentResource):
         others = [w for w in args.manifests if w["kind"] not in first]
         made = [self._object(wire, args.after) for wire in classes]
         made += [self._object(wire, [*args.after, *made]) for wire in others]
+        paths = list(map(_path, args.manifests))
+        pulumi.Output.all(
+            created=pulumi.Output.all(*(each.id for each in made)), **args.cluster.location
+        ).apply(lambda known: _take_over_created(known, paths))
         PoolOwners(
             f"{name}-owners",
             args.cluster,
@@ -115,6 +121,7 @@ class NodePools(pulumi.ComponentResource):
             self._report_impact()
         if not is_destroying():
             self._report_missing()
+            self._report_never_ready()
         self.register_outputs({})
 
     def _report_impact(self) -> None:
@@ -156,6 +163,20 @@ class NodePools(pulumi.ComponentResource):
                 self,
             )
 
+    def _report_never_ready(self) -> None:
+        """Warn of NodePools for whose condition Ready `up` would wait in vain."""
+        location = self._args.cluster.known_location
+        classes: Sequence[Wire] = ()
+        with suppress(*CLUSTER_ERRORS):  # the provider that connects next reports the failure
+            if location is not None:
+                classes = _objects_of(ClusterApi.find(location), EC2_NODE_CLASS)
+            for line in never_ready(
+                self._args.manifests,
+                zones=lambda: zones_of(location) if location is not None else (),
+                classes={wire["metadata"]["name"] for wire in classes},
+            ):
+                pulumi.log.warn(line, self)
+
     def _state_key(self, wire: Wire) -> tuple[str, str]:
         """Return type and name that an object has in the state."""
         group_version = wire["apiVersion"] if "/" in wire["apiVersion"] else "core/v1"
@@ -192,6 +213,12 @@ class NodePools(pulumi.ComponentResource):
         return pulumi.Output.all(**self._args.variables).apply(
             lambda known: replace_placeholders(value, known)
         )
+
+
+def _take_over_created(known: Mapping[str, Any], paths: Sequence[str]) -> None:
+    """Let the fields of objects that this `up` has created be applied ones."""
+    where = {name: value for name, value in known.items() if name != "created"}
+    take_over_fields(ClusterLocation(**where), paths)
 
 
 def missing_objects(cluster: Objects, manifests: Sequence[Wire]) -> list[str]:

@@ -36,7 +36,9 @@ def applied_by_us(metadata: Mapping[str, Any]) -> Wire:
 def take_over_fields(location: ClusterLocation, paths: Iterable[str]) -> None:
     """Transfer the fields of drawn field managers to `MANAGER`, in the objects at these paths.
 
-    Stacks of earlier versions applied their objects under such a field manager. In a preview or a
+    Stacks of earlier versions applied their objects under such a field manager. Of an object that
+    the provider has created by POST, the fields become applied ones: an apply that leaves out a
+    field removes only applied fields, also in a preview. In a preview or a
     destroy, nothing is changed. If the cluster does not answer or refuses a request, the objects
     keep their field managers: the provider that connects next reports the failure.
     """
@@ -56,21 +58,22 @@ def _with_one_owner(wire: Wire) -> list[Wire]:
     """Return the managed fields after the transfer; empty if nothing changes."""
     entries = wire["metadata"].get("managedFields") or []
     ours = [one for one in entries if _is_ours(one)]
-    if all(one["manager"] == MANAGER for one in ours):
+    if all((one["manager"], one["operation"]) == (MANAGER, "Apply") for one in ours):
         return []
     fields: Wire = {}
     for one in ours:
         _merge(fields, one["fieldsV1"])
     return [
         *(one for one in entries if not _is_ours(one)),
-        {**ours[-1], "manager": MANAGER, "fieldsV1": fields},
+        {**ours[-1], "manager": MANAGER, "operation": "Apply", "fieldsV1": fields},
     ]
 
 
 def _is_ours(entry: Wire) -> bool:
+    """Whether Pulumi's provider has written the fields: it creates by POST, and then applies."""
     manager = entry["manager"]
     is_pulumi = manager == MANAGER or DRAWN.fullmatch(manager) is not None
-    return is_pulumi and entry["operation"] == "Apply"
+    return is_pulumi and not entry.get("subresource")
 
 
 def _merge(into: Wire, fields: Wire) -> None:

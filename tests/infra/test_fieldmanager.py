@@ -10,7 +10,7 @@ import pytest
 from infra.clusterapi import ApiError, ClusterApi, ClusterLocation
 from infra.lifecycle import fieldmanager
 from infra.lifecycle.fieldmanager import ANNOTATIONS, MANAGER, take_over_fields
-from tests.infra.test_program import standard
+from tests.infra.test_program import run, standard
 
 HERE = ClusterLocation("joiner", "us-west-2")
 PATH = "/apis/karpenter.sh/v1/nodepools/web"
@@ -62,7 +62,8 @@ def test_every_object_of_the_program_names_one_field_manager() -> None:
 def test_fields_of_drawn_field_managers_become_those_of_one(
     monkeypatch: pytest.MonkeyPatch, changes: list[dict[str, Any]]
 ) -> None:
-    foreign = [entry("me", "Apply", "weight"), entry(DRAWN, "Update", "limits")]
+    status = {**entry(DRAWN, "Update", "limits"), "subresource": "status"}
+    foreign = [entry("me", "Apply", "weight"), status]
     have(
         monkeypatch,
         changes,
@@ -76,6 +77,18 @@ def test_fields_of_drawn_field_managers_become_those_of_one(
     joined = entry(MANAGER, "Apply", "template", "replicas", "disruption")
     changed = {"managedFields": [*foreign, joined], "resourceVersion": "7"}
     assert changes == [{"metadata": changed}]
+
+
+@pytest.mark.parametrize("manager", [DRAWN, MANAGER])
+def test_fields_of_an_object_that_was_created_by_post_become_applied_ones(
+    monkeypatch: pytest.MonkeyPatch, changes: list[dict[str, Any]], manager: str
+) -> None:
+    have(monkeypatch, changes, entry(manager, "Update", "instanceProfile"))
+
+    take_over_fields(HERE, [PATH])
+
+    applied = entry(MANAGER, "Apply", "instanceProfile")
+    assert changes == [{"metadata": {"managedFields": [applied], "resourceVersion": "7"}}]
 
 
 def test_objects_with_one_field_manager_are_not_changed(
@@ -116,3 +129,19 @@ def test_a_refused_transfer_leaves_the_failure_to_the_provider(
     take_over_fields(HERE, [PATH])
 
     assert changes == []
+
+
+@pytest.mark.usefixtures("entries", "hooks")
+def test_objects_that_an_up_has_created_are_taken_over_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[list[str]] = []
+    monkeypatch.setattr(
+        "infra.nodepools.take_over_fields", lambda _, paths: taken.append(list(paths))
+    )
+
+    run()
+
+    before, after = taken
+    assert before == after
+    assert any("nodepools/default" in path for path in after)

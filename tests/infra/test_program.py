@@ -413,6 +413,23 @@ def test_an_equal_discovery_tag_without_our_installation_is_foreign(marker: dict
         run(held={"karpenter.sh/discovery": "joiner", **marker})
 
 
+def test_mistyped_ids_of_subnets_and_groups_are_named_with_their_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*arguments: Any) -> dict[str, str]:
+        raise Exception("invoke of aws:ec2/getSubnet:getSubnet failed: no matching EC2 Subnet")
+
+    monkeypatch.setattr("infra.discovery._tags_of", missing)
+
+    with pytest.raises(ConfigError) as raised:
+        run(subnetIds='["subnet-0mistyped"]', securityGroupIds='["sg-9"]')
+
+    subnet, group = raised.value.problems
+    assert subnet.startswith("joiner:subnetIds: subnet subnet-0mistyped cannot be read: correct")
+    assert "no matching EC2 Subnet" in subnet
+    assert group.startswith("joiner:securityGroupIds: security group sg-9 cannot be read")
+
+
 def test_a_tag_that_the_stack_created_stays_its_own() -> None:
     tags = {"karpenter.sh/discovery": "joiner", MARKER: STACK, "team": "network"}
 
