@@ -237,8 +237,8 @@ MUTATIONS = (
     EngineMutation(
         "a volume is created without a provisioner",
         f"{SCHEDULING}/pods/volumes.py",
-        'if storage_class.provisioner in ("", NO_PROVISIONER):',
-        "if False:",
+        'return storage_class.provisioner not in ("", NO_PROVISIONER)',
+        "return True",
         "volumes",
     ),
     EngineMutation(
@@ -246,6 +246,13 @@ MUTATIONS = (
         f"{SCHEDULING}/pods/staticvolumes.py",
         'and volume.status.phase == "Available"',
         "and True",
+        "volumes",
+    ),
+    EngineMutation(
+        "every node has storage for a new volume",
+        f"{SCHEDULING}/pods/storagecapacity.py",
+        "if not size:",
+        "if True:",
         "volumes",
     ),
     EngineMutation(

@@ -71,6 +71,14 @@ STATEFUL_SET = _kind("apps/v1", workloads.StatefulSet)
 POD_DISRUPTION_BUDGET = _kind("policy/v1", workloads.PodDisruptionBudget)
 STORAGE_CLASS = _kind("storage.k8s.io/v1", workloads.StorageClass, namespaced=False)
 CSI_NODE = _kind("storage.k8s.io/v1", workloads.CSINode, namespaced=False)
+CSI_DRIVER = _kind("storage.k8s.io/v1", workloads.CSIDriver, namespaced=False)
+CSI_STORAGE_CAPACITY = Kind(
+    "storage.k8s.io/v1",
+    "CSIStorageCapacity",
+    "csistoragecapacities",
+    True,
+    workloads.CSIStorageCapacity,
+)
 VOLUME_ATTACHMENT = _kind("storage.k8s.io/v1", workloads.VolumeAttachment, namespaced=False)
 PRIORITY_CLASS = _kind("scheduling.k8s.io/v1", workloads.PriorityClass, namespaced=False)
 POD_GROUP = _kind("scheduling.k8s.io/v1beta1", workloads.PodGroup)

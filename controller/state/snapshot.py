@@ -32,6 +32,8 @@ class Snapshot:
     persistent_volume_claims: tuple[workloads.PersistentVolumeClaim, ...] = ()
     storage_classes: tuple[workloads.StorageClass, ...] = ()
     csi_nodes: tuple[workloads.CSINode, ...] = ()
+    csi_drivers: tuple[workloads.CSIDriver, ...] = ()
+    csi_storage_capacities: tuple[workloads.CSIStorageCapacity, ...] = ()
     volume_attachments: tuple[workloads.VolumeAttachment, ...] = ()
     pod_disruption_budgets: tuple[workloads.PodDisruptionBudget, ...] = ()
     resource_slices: tuple[devices.ResourceSlice, ...] = ()

@@ -89,11 +89,12 @@ def _our_kinds() -> list[Rule]:
 
 def _nodes_and_pods() -> list[Rule]:
     core = ["pods", "nodes", "namespaces", "persistentvolumes", "persistentvolumeclaims"]
+    csi = ["csinodes", "csidrivers", "csistoragecapacities"]
     return [
         rule("", [*core, "limitranges"], FOLLOW),
         rule("apps", ["daemonsets"], FOLLOW),
         rule("policy", ["poddisruptionbudgets"], FOLLOW),
-        rule("storage.k8s.io", ["storageclasses", "csinodes", "volumeattachments"], FOLLOW),
+        rule("storage.k8s.io", ["storageclasses", *csi, "volumeattachments"], FOLLOW),
         rule("", ["nodes"], ["get", "patch", "delete"]),
         rule("", ["pods"], ["delete"]),
         # The controller writes the pod's nominated node.

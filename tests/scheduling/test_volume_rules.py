@@ -11,7 +11,9 @@ import pytest
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import (
+    CSIDriver,
     CSINode,
+    CSIStorageCapacity,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -357,6 +359,46 @@ def test_a_node_that_starts_attaches_at_most_the_volumes_of_its_type() -> None:
     )
 
     assert len(results.existing_nodes["starting"]) == len(results.new_nodes) == 1
+
+
+def _storage(on: Mapping[str, str], size: str) -> CSIStorageCapacity:
+    """Return what a driver has left for the StorageClass `ebs` on nodes with these labels."""
+    wire = {
+        "metadata": {"name": "-".join(on.values()), "namespace": "kube-system"},
+        "storageClassName": "ebs",
+        "nodeTopology": {"matchLabels": dict(on)},
+        "capacity": size,
+    }
+    return msgspec.convert(wire, CSIStorageCapacity)
+
+
+def _solve_with_storage(*capacities: CSIStorageCapacity, is_tracked: bool = True) -> Results:
+    """Return where a pod with a claim of 5 GiB goes, beside the nodes n1 and n2."""
+    driver = {"metadata": {"name": EBS}, "spec": {"storageCapacity": is_tracked}}
+    return solve(
+        [make_pod("web", claims=["data"])],
+        nodes=[make_node("n1"), make_node("n2")],
+        storage_classes=(storage_class(),),
+        csi_drivers=(msgspec.convert(driver, CSIDriver),),
+        csi_storage_capacities=capacities,
+        persistent_volume_claims=(claim("data", resources={"requests": {"storage": "5Gi"}}),),
+    )
+
+
+def test_a_volume_is_created_where_its_driver_has_published_enough_storage() -> None:
+    small, large = _storage({"node": "n1"}, "1Gi"), _storage({labels.HOSTNAME: "n2"}, "9Gi")
+
+    assert list(_solve_with_storage(small, large).existing_nodes) == ["n2"]
+    assert list(_solve_with_storage(small, large, is_tracked=False).existing_nodes) == ["n1"]
+
+
+def test_a_new_node_has_storage_unless_that_of_its_zone_is_published() -> None:
+    full = [_storage({labels.ZONE: f"zone-{zone}"}, "1Gi") for zone in "ab"]
+
+    (new,) = _solve_with_storage(_storage({labels.HOSTNAME: "n1"}, "1Gi"), *full).new_nodes
+
+    terms = [term for term in new.requirements if term.key == labels.ZONE]
+    assert [(term.operator, term.values) for term in terms] == [("NotIn", ["zone-a", "zone-b"])]
 
 
 def _limited(count: int) -> CSINode:

@@ -296,6 +296,27 @@ class CSINode(KubernetesObject):
     spec: CSINodeSpec = CSINodeSpec()
 
 
+class CSIDriverSpec(Wire):
+    """Whether kube-scheduler considers the storage that the driver publishes."""
+
+    storage_capacity: bool | None = None
+
+
+class CSIDriver(KubernetesObject):
+    """A CSIDriver object."""
+
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class CSIStorageCapacity(KubernetesObject):
+    """The storage that a driver has left for a StorageClass on some nodes."""
+
+    storage_class_name: str = ""
+    node_topology: LabelSelector | None = None
+    capacity: str | int | None = None
+    maximum_volume_size: str | int | None = None
+
+
 class VolumeAttachmentSource(Wire):
     """The volume that is attached."""
 

@@ -71,6 +71,8 @@ ALWAYS = (
     "persistentVolumeClaims",
     "storageClasses",
     "csiNodes",
+    "csiDrivers",
+    "csiStorageCapacities",
     "volumeAttachments",
     "podDisruptionBudgets",
 )

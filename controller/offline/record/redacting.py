@@ -54,7 +54,7 @@ VOLUMES = frozenset({"hostPath", "local"})
 TAINTS = frozenset({"taints", "startupTaints", "tolerations"})
 COMPARING = frozenset({"Gt", "Lt", "Gte", "Lte"})
 
-PUBLIC = frozenset({"instanceTypes", "settings"})
+PUBLIC = frozenset({"instanceTypes", "settings", "csiDrivers"})
 """Parts of a world that do not identify its owner."""
 
 HARDWARE = frozenset(

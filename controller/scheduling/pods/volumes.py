@@ -39,6 +39,7 @@ from controller.scheduling.pods.staticvolumes import (
     requested_size,
     size_order,
 )
+from controller.scheduling.pods.storagecapacity import nodes_with_storage
 from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 
@@ -130,6 +131,9 @@ class VolumeIndex:
             for csi_node in snapshot.csi_nodes
             for driver in csi_node.spec.drivers or ()
             if labels.ZONE in map(labels.normalize, driver.topology_keys or ())
+        }
+        self._tracked = {
+            driver.metadata.name for driver in snapshot.csi_drivers if driver.spec.storage_capacity
         }
         self._nodes = {node.name for node in snapshot.nodes if not node.deleting}
         self._leaving = {node.name for node in snapshot.nodes if node.deleting}
@@ -383,10 +387,10 @@ class VolumeIndex:
                 f"{described} is not bound yet: StorageClass {spec.storage_class_name} has "
                 "volumeBindingMode Immediate, so the pod waits until the volume is provisioned"
             )
-        created = _created_volumes(storage_class)
-        if created == ({},):
-            return created
         try:
+            created = self._created_volumes(storage_class, spec)
+            if created == ({},):
+                return created
             existing = [
                 (volume, self._node_affinity(volume, is_bound=False))
                 for volume in self._unbound_volumes.get(spec.storage_class_name, ())
@@ -394,11 +398,37 @@ class VolumeIndex:
             ]
         except ValueError as malformed:
             raise VolumeError(f"{described}: {malformed}") from malformed
-        if not created:
+        if not _creates_volumes(storage_class):
             if not existing:
                 raise VolumeError(_no_volume_left(described, storage_class))
             static.append(_StaticClaim(described, f"{namespace}/{name}", spec, existing))
         return _distinct([*created, *(term for _, terms in existing for term in terms)])
+
+    def _created_volumes(
+        self, storage_class: StorageClass, spec: PersistentVolumeClaimSpec
+    ) -> Alternatives:
+        """Return where a StorageClass has a volume created for a claim; empty if it creates none.
+
+        Raises:
+            ValueError: a CSIStorageCapacity is malformed.
+
+        """
+        if not _creates_volumes(storage_class):
+            return ()
+        terms = tuple(
+            requirements.read([part.requirement for part in term.match_label_expressions])
+            for term in storage_class.allowed_topologies
+        )
+        if storage_class.provisioner not in self._tracked:
+            return terms or ({},)
+        initialized = {node.name for node in self._snapshot.nodes if node.initialized}
+        capacities = [
+            capacity
+            for capacity in self._snapshot.csi_storage_capacities
+            if capacity.storage_class_name == storage_class.metadata.name
+        ]
+        with_storage = tuple(nodes_with_storage(spec, capacities, initialized))
+        return _combinations(terms or ({},), with_storage)
 
     def _competing_claims(self, storage_class: str) -> int:
         """Return the number of unbound claims of a StorageClass that pods of the solve use."""
@@ -516,15 +546,8 @@ def alternatives_text(alternatives: Alternatives) -> str:
     )
 
 
-def _created_volumes(storage_class: StorageClass) -> Alternatives:
-    """Return where a StorageClass has volumes created; empty if it creates none."""
-    if storage_class.provisioner in ("", NO_PROVISIONER):
-        return ()
-    terms = tuple(
-        requirements.read([part.requirement for part in term.match_label_expressions])
-        for term in storage_class.allowed_topologies
-    )
-    return terms or ({},)
+def _creates_volumes(storage_class: StorageClass) -> bool:
+    return storage_class.provisioner not in ("", NO_PROVISIONER)
 
 
 def _zones_of_labels(volume: PersistentVolume) -> Alternatives:
