@@ -85,7 +85,7 @@ def cluster(problem: DisruptionProblem, known: Nodes | None = None) -> dict[str,
         "time": _moment(problem.now),
         "cost": round(candidates.cost(problem), 4),
         "unpriced": sum(not node["price"] for node in nodes),
-        "fixed": fixed(problem),
+        "fixed": fixed_nodes(problem),
         "cpu": _sum_pairs(nodes, "cpu"),
         "memory": _sum_pairs(nodes, "memory"),
         "pods": sum(len(node["pods"]) for node in nodes),
@@ -98,7 +98,7 @@ def cluster(problem: DisruptionProblem, known: Nodes | None = None) -> dict[str,
     }
 
 
-def fixed(problem: DisruptionProblem) -> dict[str, Any]:
+def fixed_nodes(problem: DisruptionProblem) -> dict[str, Any]:
     """Return the number and the cost of the nodes that Joiner does not manage.
 
     A lower bound counts them as they are.
@@ -144,14 +144,16 @@ def placements(results: Results) -> dict[str, Placement]:
     return found
 
 
-def worded(
+def placements_in_words(
     decided: Mapping[str, Placement], pods: Iterable[Pod], pending: PendingPods
 ) -> dict[str, Placement]:
     """Return the placements with the causes and nodes that `explain pod` prints."""
-    return {pod.key: _worded(pod, decided[pod.key], pending) for pod in pods if pod.key in decided}
+    return {
+        pod.key: _placement_of(pod, decided[pod.key], pending) for pod in pods if pod.key in decided
+    }
 
 
-def _worded(pod: Pod, decided: Placement, pending: PendingPods) -> Placement:
+def _placement_of(pod: Pod, decided: Placement, pending: PendingPods) -> Placement:
     causes, place = decided
     attempt = pending.attempts.get(pod.key)
     if causes:

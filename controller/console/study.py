@@ -312,7 +312,7 @@ class Study:
     def _groups(self, problem: DisruptionProblem, page: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the pending pods of a page in groups with equal causes."""
         assert self._pending is not None, "read first"
-        placed = content.worded(self._placements, problem.pending, self._pending)
+        placed = content.placements_in_words(self._placements, problem.pending, self._pending)
         return content.pending_groups(page["pendingPods"], placed)
 
     def _say(self, text: str) -> None:

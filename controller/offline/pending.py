@@ -61,7 +61,7 @@ class PendingPods:
     def causes(self, pod: Pod, causes: Iterable[str]) -> tuple[str, ...]:
         """Return why a pod has no node, given the causes that the engine found."""
         attempt = self.attempts.get(pod.key)
-        return self.unplaced.ordered(pod.spec, tuple(causes), attempt.causes if attempt else ())
+        return self.unplaced.in_order(pod.spec, tuple(causes), attempt.causes if attempt else ())
 
     def place(self, node: str) -> str:
         """Return a pod's existing node as text; of a NodeClaim without a node, also its state."""
@@ -90,7 +90,7 @@ class PendingPods:
             f"{'has' if len(terminating) == 1 else 'have'} terminated (preemption is under way)"
         )
 
-    def worded(self, results: Results, pods: Iterable[Pod]) -> Results:
+    def with_causes(self, results: Results, pods: Iterable[Pod]) -> Results:
         """Return the results with these causes for their unschedulable pods."""
         unschedulable = {
             pod.key: self.causes(pod, results.unschedulable[pod.key])
@@ -106,11 +106,11 @@ def pending_pods(world: World, now: datetime) -> PendingPods:
     return PendingPods(
         unplaced=Unplaced(pools, ()),
         attempts=_attempts(world.events, now),
-        launching=_launching(world.snapshot),
+        launching=_claims_without_node(world.snapshot),
     )
 
 
-def _launching(snapshot: Snapshot) -> dict[str, NodeClaim]:
+def _claims_without_node(snapshot: Snapshot) -> dict[str, NodeClaim]:
     return {
         state.name: state.claim
         for state in snapshot.nodes

@@ -137,7 +137,7 @@ def solve_world(
         world=world,
         catalog=catalog,
         pending=pending,
-        results=pending.worded(real, world.pods),
+        results=pending.with_causes(real, world.pods),
         fills=fills,
         seconds=tuple(times),
         seconds_from_nothing=from_nothing,

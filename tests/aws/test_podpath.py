@@ -66,6 +66,7 @@ PATH = (
     "scheduling.arrays",
     "scheduling.catalog.minvalues",
     "scheduling.catalog.launchoptions",
+    "scheduling.placement.domains",
     "scheduling.placement.eligibility",
     "scheduling.pods.groups",
     "scheduling.solver",
@@ -250,6 +251,6 @@ async def test_a_cpu_request_passes_only_these_modules_and_is_read_once(
 
     assert len(region.instances()) == 1
     assert trace.modules == set(PATH)
-    assert len(PATH) <= 27
+    assert len(PATH) <= 28
     assert {name: trace.calls[name] for name in ONCE} == dict.fromkeys(ONCE, 1)
     assert trace.calls["vector"] == 2, "one row of the pod, and one of its node's total"

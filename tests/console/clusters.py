@@ -48,7 +48,7 @@ def feed_of(problem: DisruptionProblem) -> Feed:
     """Return the data that the console shows of a cluster, evaluated in this process."""
     page, plan = content.cluster(problem), evaluation.plan(problem, 20.0)
     known = PendingPods(unplaced=Unplaced((), ()), attempts={}, launching={})
-    placed = content.worded(plan.pop("placements"), problem.pending, known)
+    placed = content.placements_in_words(plan.pop("placements"), problem.pending, known)
     pending = content.pending_groups(page["pendingPods"], placed)
     feed = Feed(page={**page, "decisions": [], "pending": pending}, plan=plan)
     feed.history.append((page["time"], page["cost"], plan["lowerBound"]))

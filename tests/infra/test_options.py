@@ -271,7 +271,9 @@ def test_windows_nodes_have_their_own_role_and_access_entry(
 ) -> None:
     (tmp_path / "class.yaml").write_text(
         "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: windows}\n"
-        f"spec: {{{field}: '{placeholder}'}}\n"
+        f"spec:\n  {field}: {placeholder}\n  amiSelectorTerms: [{{alias: windows2022@latest}}]\n"
+        "  subnetSelectorTerms: [{id: subnet-0123}]\n"
+        "  securityGroupSelectorTerms: [{id: sg-0123}]\n"
     )
 
     made = run(windowsNodes="true", nodePools=str(tmp_path))

@@ -56,7 +56,9 @@ def asked_of_a_pool_that_is_not_ready() -> dict[str, Any]:
 
 def displayed(world: World, results: Results) -> list[dict[str, Any]]:
     """Return the groups of pending pods that `top` and the page show."""
-    placed = content.worded(content.placements(results), world.pods, pending_pods(world, NOW))
+    placed = content.placements_in_words(
+        content.placements(results), world.pods, pending_pods(world, NOW)
+    )
     return content.pending_groups([pod.key for pod in world.pods], placed)
 
 

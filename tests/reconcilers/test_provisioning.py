@@ -532,7 +532,7 @@ def test_the_nodepool_that_a_pod_asks_for_comes_first_if_it_is_not_ready() -> No
     spec = make_pod("web", node_selector={"team": "t1"}).spec
     other = "NodePool default: 7 instance types: 7 excluded by the pod's requirement team In [t1]"
 
-    causes = Unplaced(pools, []).ordered(spec, (other,), met=("the last attempt",))
+    causes = Unplaced(pools, []).in_order(spec, (other,), met=("the last attempt",))
 
     assert causes == (
         "NodePool t1 is not ready: no instance type meets instance-family In [m55]",
@@ -545,7 +545,7 @@ def test_a_nodepool_that_is_not_ready_comes_after_those_that_are_for_a_pod_witho
 ):
     limit = "NodePool default: limit of cpu reached (4 of 4 in use)"
 
-    causes = Unplaced([make_nodepool(), not_ready("t2")], []).ordered(
+    causes = Unplaced([make_nodepool(), not_ready("t2")], []).in_order(
         make_pod("web").spec, (limit,), met=(limit,)
     )
 

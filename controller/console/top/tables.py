@@ -86,7 +86,7 @@ class Sheet:
         return GAP.join(
             cell.rjust(width)
             if number in self.right
-            else _shortened(cell, width if number < last else len(cell)).ljust(width)
+            else _cut(cell, width if number < last else len(cell)).ljust(width)
             for number, (cell, width) in enumerate(zip(cells, self.widths, strict=True))
         )
 
@@ -96,7 +96,7 @@ class Sheet:
         return self.widths[0] + len(GAP) if len(self.widths) > 1 else 0
 
 
-def _shortened(text: str, width: int) -> str:
+def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

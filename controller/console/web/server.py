@@ -105,7 +105,7 @@ def application(
             raise web.HTTPUnsupportedMediaType(
                 text="send the question with Content-Type: application/json"
             )
-        status, found = await _answered(await request.read(), answer)
+        status, found = await _answer_to(await request.read(), answer)
         body = orjson.dumps(found)
         return web.Response(status=status, body=body, content_type="application/json")
 
@@ -119,7 +119,7 @@ def application(
     return app
 
 
-async def _answered(question: bytes, answer: Answer) -> tuple[int, Mapping[str, Any]]:
+async def _answer_to(question: bytes, answer: Answer) -> tuple[int, Mapping[str, Any]]:
     """Return the HTTP status and the answer to a question, or the error."""
     try:
         return 200, await answer(_QUESTIONS.decode(question))

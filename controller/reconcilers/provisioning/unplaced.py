@@ -70,10 +70,10 @@ class Unplaced:
         terms = (spec.node_selector, spec.affinity, spec.tolerations) if depends else ()
         alike = causes, msgspec.json.encode(terms)
         if alike not in self._messages:
-            self._messages[alike] = "; ".join(self.ordered(spec, causes))
+            self._messages[alike] = "; ".join(self.in_order(spec, causes))
         return self._messages[alike]
 
-    def ordered(
+    def in_order(
         self, spec: PodSpec, causes: Sequence[str], met: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """Return the distinct causes, the most important first.

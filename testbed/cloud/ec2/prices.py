@@ -57,7 +57,7 @@ STARTED = now().replace(microsecond=0)
 
 
 @cache
-def published(region: str) -> Mapping[str, float]:
+def price_list_of(region: str) -> Mapping[str, float]:
     """Return the on-demand prices of a region in $/h: Linux, shared tenancy."""
     tables = json.loads(PRICE_LIST.read_text())["regions"]
     return {
@@ -74,7 +74,7 @@ def price(capacity_type: str, instance_type: str, zone: str) -> float:
     The capacity type is `spot` or `on-demand`.
     """
     region = REGION.match(zone)
-    listed = published(region[0] if region else LISTED_REGION).get(instance_type, 0.0)
+    listed = price_list_of(region[0] if region else LISTED_REGION).get(instance_type, 0.0)
     if capacity_type != "spot":
         return listed
     digest = hashlib.sha256(f"{instance_type}/{zone}".encode()).digest()
@@ -109,7 +109,7 @@ def describe_spot_price_history(world: World, call: Call) -> Xml:
         (name, zone, product)
         for name, zones in sorted(zones_of(world.region).items())
         if (not wanted or name in wanted)
-        and name in published(world.region)
+        and name in price_list_of(world.region)
         and "spot" in usage_classes(name)
         for zone in sorted(zones)
         if zone_wanted in (None, zone)
@@ -191,7 +191,7 @@ def _instances(region: str, instance_type: str) -> Iterator[Product]:
     vcpus = facts["VCpuInfo"]["DefaultVCpus"]
     bare = " (bare metal)" if facts.get("BareMetal") else ""
     for system, surcharge in (("Linux", 0.0), ("Windows", WINDOWS_VCPU * vcpus)):
-        amount = published(region)[instance_type] + surcharge
+        amount = price_list_of(region)[instance_type] + surcharge
         for tenancy in ("Shared", "Dedicated"):
             attributes = _attributes(
                 region,
@@ -222,7 +222,7 @@ def _volumes(region: str) -> Iterator[Product]:
 def _catalogue(region: str) -> list[Product]:
     offerings = backends.INSTANCE_TYPE_OFFERINGS["region"].get(region, [])
     sold = {each["InstanceType"] for each in offerings} & TYPES.keys()
-    names = sorted(sold & published(region).keys())
+    names = sorted(sold & price_list_of(region).keys())
     return [*_volumes(region), *(each for name in names for each in _instances(region, name))]
 
 

@@ -162,8 +162,10 @@ def test_an_invalid_fault_order_is_refused(
         ),
         (lambda aws: aws.client("ec2").describe_fleets(), "ec2:DescribeFleets"),
         (
-            lambda aws: aws.client("eks").update_cluster_version(name="joiner", version="1.37"),
-            "eks:UpdateClusterVersion",
+            lambda aws: aws.client("eks").register_cluster(
+                name="x", connectorConfig={"roleArn": "arn:aws:iam::1:role/x", "provider": "GKE"}
+            ),
+            "eks:RegisterCluster",
         ),
         (lambda aws: aws.client("ssm").list_ops_metadata(), "ssm:ListOpsMetadata"),
         (lambda aws: aws.client("pricing").describe_services(), "pricing:DescribeServices"),
