@@ -118,9 +118,9 @@ class _Solves:
                     # more.
                     bound = min(results.lower_bound, again.cost)
                     return solver, replace(again, lower_bound=bound)
-            if not broken:
+            if not broken or cautious >= solver.spreads:
                 return solver, results
-            # The second time, every spread is cautious, so that no third time is needed.
+            # The second time, every spread is cautious. A third time could change nothing.
             cautious = solver.spreads if cautious else broken
             self.reporter.solved_again("spreads count the domains of new nodes for other pods")
 

@@ -784,3 +784,14 @@ def test_companions_of_new_nodes_keep_their_rules_about_zones() -> None:
 
     expect_scheduled(results)
     expect_skew(results, labels.ZONE, riders, 1, 1, 1)
+
+
+def test_a_solve_ends_if_other_pods_exceed_a_spread_by_hostname() -> None:
+    """kube-scheduler compares when it binds the pod with the spread, and not after that."""
+    nodes = [make_node("a"), make_node("b", taints=[taint("closed")])]
+    even = make_pod(labels=WEB, spreads=[spread(WEB, labels.HOSTNAME, max_skew=2)])
+    pods = [even, *make_pods(2, labels=WEB)]
+
+    results = schedule_on(make_snapshot(nodes=nodes), pods)
+
+    expect_on_existing(results, "a", pods)
