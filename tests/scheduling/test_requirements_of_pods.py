@@ -176,6 +176,25 @@ def test_daemonsets_that_select_the_labels_of_started_nodes_use_capacity(key: st
     expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
 
 
+@pytest.mark.parametrize(
+    ("requirement", "is_met"),
+    [
+        (needs(labels.HOSTNAME, "Exists"), True),
+        (needs(labels.HOSTNAME, "NotIn", "a"), True),
+        (needs(labels.HOSTNAME, "In", "a"), False),
+        (needs(labels.HOSTNAME, "DoesNotExist"), False),
+    ],
+    ids=lambda value: getattr(value, "operator", ""),
+)
+def test_every_new_node_has_a_hostname_of_its_own(requirement: Requirement, is_met: bool) -> None:
+    results = schedule_on(make_nodepool(), [make_pod(node_affinity=[[requirement]])])
+
+    assert len(results.new_nodes) == is_met
+    for node in results.new_nodes:
+        assert labels.HOSTNAME not in node.labels
+        assert labels.HOSTNAME not in {term.key for term in node.requirements}
+
+
 def test_a_pool_that_contradicts_itself_launches_nothing_and_says_why() -> None:
     pod = make_pod()
     pool = make_nodepool(labels={"team": "red"}, requirements=[needs("team", "In", "blue")])

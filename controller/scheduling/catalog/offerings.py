@@ -116,6 +116,10 @@ class Catalog:
         return mask
 
 
+NEW_NAME = "(new node)"
+"""The hostname label of nodes to come: present, and different from every name in a requirement."""
+
+
 def template(pool: NodePool) -> PoolTemplate:
     """Return a NodePool as the scheduler reads it.
 
@@ -131,7 +135,7 @@ def template(pool: NodePool) -> PoolTemplate:
         requirements=requirements.conjunction(
             requirements.read(spec.requirements),
             requirements.of_labels(labels_of_pool),
-            requirements.of_labels(labels.LIFECYCLE),
+            requirements.of_labels({**labels.LIFECYCLE, labels.HOSTNAME: NEW_NAME}),
         ),
         contradiction=contradiction(pool),
         minimums=requirements.minimum_values(spec.requirements),
