@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bench.kubescheduler import generated
 from bench.kubescheduler.judge import Addition, KubeScheduler, Plan, Verdicts
 from bench.kubescheduler.stage import Stage
-from bench.parity import generated
+from bench.parity import generated as parity
 from bench.parity.comparison import ours
 from bench.parity.livecluster import node as node_object
 from bench.parity.overlaying import with_overlays
@@ -31,13 +32,13 @@ ALONE = 40
 
 
 def world(seed: int, judge: KubeScheduler) -> World:
-    """Return the world of a seed."""
-    return generated.world(seed)
+    """Return the world of a seed: of the parity campaign if it is even, of this one if odd."""
+    return parity.world(seed // 2) if seed % 2 == 0 else generated.crowd(seed // 2, judge)
 
 
 def features(seed: int) -> tuple[str, ...]:
     """Return what the world of a seed is about."""
-    return generated.features(seed)
+    return (parity if seed % 2 == 0 else generated).features(seed // 2)
 
 
 def differences(world: World, judge: KubeScheduler) -> Iterator[str]:

@@ -6,12 +6,16 @@ about several that depend on each other. The API server's own code stores the po
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable
 
 from bench.kubescheduler.generated import neighbours, placement, resources, volumes
-from bench.kubescheduler.generated.draft import Draft, Feature, make_node, make_pod
+from bench.kubescheduler.generated.draft import NUMBER, RACK, Draft, Feature, make_node, make_pod
 from bench.kubescheduler.judge import InvalidPodError, KubeScheduler
-from bench.parity.worlds import Object
+from bench.parity.generated.draft import pool
+from bench.parity.generated.types import types
+from bench.parity.worlds import ZONE, ZONES, Object, requirement
 
 FEATURES: tuple[Feature, ...] = (
     placement.node_selector,
@@ -60,19 +64,68 @@ def features(seed: int) -> tuple[str, ...]:
 
 
 def world(seed: int, judge: KubeScheduler) -> Object:
-    """Return the world of a seed.
+    """Return the world of a seed, with one pending pod and no NodePool.
 
     Raises:
         InvalidPodError: the API server refuses a pod of each draft.
 
     """
+    return _stored(judge, lambda attempt: _draft(seed, attempt).world())
+
+
+def crowd(seed: int, judge: KubeScheduler) -> Object:
+    """Return the world of a seed with several groups of pending pods, and NodePools.
+
+    Raises:
+        InvalidPodError: the API server refuses a pod of each draft.
+
+    """
+    return _stored(judge, lambda attempt: _crowded(seed, attempt))
+
+
+def _stored(judge: KubeScheduler, drafts: Callable[[int], Object]) -> Object:
     for attempt in range(ATTEMPTS):
-        drafted = _draft(seed, attempt).world()
+        drafted = drafts(attempt)
         try:
             return {**drafted, "pods": judge.stored_pods(drafted["pods"])}
         except InvalidPodError as exc:
             reason = exc
     raise reason
+
+
+def _crowded(seed: int, attempt: int) -> Object:
+    draft = _draft(seed, attempt)
+    chance = draft.chance
+    groups: list[Object] = []
+    world = {**draft.world(), "instanceTypes": types(chance)[::3]}
+    world["nodes"] = chance.sample(draft.nodes, chance.randint(0, len(draft.nodes)))
+    world["nodePools"] = [_pool(chance, number) for number in range(chance.randint(1, 2))]
+    for number, feature in enumerate((None, *chance.sample(FEATURES, chance.randint(0, 2)))):
+        if feature is not None:
+            draft.pod = make_pod("pending", chance, cpu=chance.choice((100, 500, 1500)))
+            # The features of the first group have their volumes; two groups of claims would clash.
+            if feature.__module__ != volumes.__name__:
+                feature(draft)
+        for copy in range(chance.randint(1, 5)):
+            pod = json.loads(json.dumps(draft.pod))
+            pod["metadata"] |= {"name": f"g{number}-{copy}", "uid": f"uid-g{number}-{copy}"}
+            groups.append(pod)
+    names = {node["metadata"]["name"] for node in world["nodes"]}
+    running = [pod for pod in draft.running if pod["spec"]["nodeName"] in names]
+    return {**world, **draft.others, "pods": [*running, *groups]}
+
+
+def _pool(chance: random.Random, number: int) -> Object:
+    """Return a NodePool whose nodes have some of the labels that pods ask for."""
+    terms = []
+    if chance.random() < 0.6:
+        terms.append(requirement(RACK, *chance.choice((("1",), ("1", "2")))))
+    if chance.random() < 0.6:
+        terms.append(requirement(NUMBER, *chance.choice((("5",), ("1", "10")))))
+    if chance.random() < 0.3:
+        terms.append(requirement(ZONE, *chance.sample(ZONES, 2)))
+    taints = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
+    return pool(f"pool-{number}", requirements=terms, taints=taints if number else [])
 
 
 def _draft(seed: int, attempt: int) -> Draft:

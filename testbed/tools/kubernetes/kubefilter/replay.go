@@ -63,8 +63,7 @@ func (s *scheduler) order(bind map[string]string, careful *care) map[string]stri
 		progress = false
 		if careful != nil {
 			if chosen := s.next(classes, careful.rulesFirst); chosen != nil {
-				s.bindOne(chosen)
-				progress = true
+				progress = s.bindOne(chosen) == ""
 			}
 			continue
 		}
@@ -76,7 +75,7 @@ func (s *scheduler) order(bind map[string]string, careful *care) map[string]stri
 	}
 	for _, c := range classes {
 		for _, pod := range c.pods {
-			refused[key(pod)] = s.begin(pod).refusal(c.node)
+			refused[key(pod)] = s.bindOne(&class{pods: []*v1.Pod{pod}, node: c.node})
 		}
 	}
 	return refused
