@@ -209,8 +209,8 @@ MUTATIONS = (
     EngineMutation(
         "a node attaches any number of volumes",
         f"{SCHEDULING}/nodes/attachments.py",
-        "spare = limit - len(attached)",
-        "spare = 99 + limit - len(attached)",
+        "spare = limit - self._used(node, driver)",
+        "spare = 99 + limit - self._used(node, driver)",
         "volume_limits",
     ),
     EngineMutation(
@@ -300,8 +300,8 @@ MUTATIONS = (
     EngineMutation(
         "volumes that are still attached do not count",
         f"{SCHEDULING}/nodes/attachments.py",
-        "for attachment in snapshot.volume_attachments if self._limits else ():",
-        "for attachment in ():",
+        "return len(self._attached[(node, driver)] | self._lingering[(node, driver)])",
+        "return len(self._attached[(node, driver)])",
         "volume_limits",
     ),
     EngineMutation(

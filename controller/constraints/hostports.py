@@ -1,4 +1,7 @@
-"""Host ports of pods. Two pods that use the same host port cannot share a node."""
+"""Host ports of pods. Two pods that use the same host port cannot share a node.
+
+The same holds for an EBS volume that a pod's spec names itself, so it counts as a host port.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class HostPort(NamedTuple):
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Return the host ports of a pod's containers and sidecars, sorted.
+    """Return the host ports of a pod's containers and sidecars, and its EBS volumes, sorted.
 
     With `hostNetwork`, every container port is a host port. The API server writes that into pods,
     but not into the pod templates of DaemonSets.
@@ -33,7 +36,17 @@ def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
                 for port in container.ports
                 if (number := port.host_port or (spec.host_network and port.container_port))
             }
+            | {HostPort(EVERY_ADDRESS, 0, volume_id) for volume_id in own_volumes(spec)}
         )
+    )
+
+
+def own_volumes(spec: PodSpec) -> tuple[str, ...]:
+    """Return the IDs of the EBS volumes that a pod's spec names without a claim."""
+    return tuple(
+        volume.aws_elastic_block_store.volume_id
+        for volume in spec.volumes
+        if volume.aws_elastic_block_store is not None
     )
 
 

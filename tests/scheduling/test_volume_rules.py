@@ -427,13 +427,14 @@ def test_a_volume_that_is_still_attached_counts_towards_the_limit() -> None:
     )
     expect_nodes(results, 1)
 
+    moved = make_pod(cpu="100m", claims=["data"], node="n1")
     results = solve(
-        [pod],
+        [moved],
         persistent_volumes=(disk("old"),),
         persistent_volume_claims=(claim("data", "old"),),
         **world,
     )
-    expect_on_existing(results, "n1", [pod])
+    expect_on_existing(results, "n1", [moved])
 
 
 def test_a_volume_that_a_node_has_attached_is_no_further_one_above_the_limit() -> None:
@@ -485,6 +486,16 @@ def test_in_tree_volumes_count_towards_the_limit_of_the_ebs_driver() -> None:
     )
 
     assert len(results.existing_nodes["n1"]) == len(results.new_nodes) == 1
+
+
+def test_pods_whose_specs_name_one_ebs_volume_run_on_different_nodes() -> None:
+    spec = {"volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": "vol-1"}}]}
+    running = make_pod(cpu="100m", spec=spec, node="n1")
+    pods = [make_pod(cpu="100m", spec=spec) for _ in range(2)]
+
+    results = solve(pods, nodes=[make_node("n1")], pods=(running,))
+
+    expect_nodes(results, 2)
 
 
 def test_a_volume_being_deleted_is_still_attached() -> None:

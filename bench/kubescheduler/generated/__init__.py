@@ -48,6 +48,8 @@ FEATURES: tuple[Feature, ...] = (
     volumes.claim_in_trouble,
     volumes.exclusive_claim,
     volumes.attachments,
+    volumes.storage_capacity,
+    volumes.volume_of_spec,
 )
 
 

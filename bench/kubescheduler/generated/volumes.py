@@ -275,8 +275,56 @@ def attachments(draft: Draft) -> None:
             use(draft, other, f"c{chance.randint(0, 3)}")
             if draft.likely(0.2):
                 other["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    _attach_further(draft)
     for number in sorted(chance.sample(range(4), chance.randint(1, 2))):
         use(draft, draft.pod, f"c{number}")
     if draft.likely(0.3):
         claim(draft, "late", storageClassName="gp3")
         use(draft, draft.pod, "late")
+
+
+def _attach_further(draft: Draft) -> None:
+    """Leave a volume attached to some nodes, whether a pod there uses it or not."""
+    for node in draft.nodes:
+        if draft.likely(0.3):
+            spec = {
+                "attacher": DRIVER,
+                "nodeName": node["metadata"]["name"],
+                "source": {"persistentVolumeName": f"c{draft.chance.randint(0, 3)}"},
+            }
+            metadata = {"name": f"attachment-{spec['nodeName']}"}
+            draft.add("volumeAttachments", {"metadata": metadata, "spec": spec})
+
+
+def storage_capacity(draft: Draft) -> None:
+    """Want volumes of a driver that publishes the storage of each node, or of each zone."""
+    chance = draft.chance
+    storage_class(draft, "disk", provisioner="topolvm.io")
+    draft.add("csiDrivers", {"metadata": {"name": "topolvm.io"}, "spec": {"storageCapacity": True}})
+    if draft.likely(0.2):
+        draft.others["csiDrivers"][-1]["spec"]["storageCapacity"] = False
+    for number, node in enumerate(draft.nodes):
+        key = chance.choice((HOSTNAME, HOSTNAME, ZONE, RACK))
+        value = node["metadata"]["labels"].get(key)
+        if value is None or draft.likely(0.1):
+            continue
+        made: Object = {
+            "metadata": {"name": f"capacity-{number}", "namespace": "kube-system"},
+            "storageClassName": chance.choice(("disk", "disk", "disk", "other")),
+            "nodeTopology": {"matchLabels": {key: value}},
+            "capacity": chance.choice(("1Gi", "5Gi", "20Gi")),
+        }
+        if draft.likely(0.2):
+            made["maximumVolumeSize"] = chance.choice(("1Gi", "5Gi"))
+        draft.add("csiStorageCapacities", made)
+    size = {"requests": {"storage": chance.choice(("1Gi", "5Gi", "10Gi"))}}
+    claim(draft, "data", storageClassName="disk", resources=size)
+    use(draft, draft.pod, "data")
+
+
+def volume_of_spec(draft: Draft) -> None:
+    """Name an EBS volume in the pod's own spec, as other pods do."""
+    for pod in (draft.pod, *(draft.run(node) for node in draft.nodes if draft.likely(0.5))):
+        source = {"volumeID": f"vol-{draft.chance.randint(1, 2)}", "fsType": "ext4"}
+        volumes = pod["spec"].setdefault("volumes", [])
+        volumes.append({"name": "own", "awsElasticBlockStore": source})

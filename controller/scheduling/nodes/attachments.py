@@ -48,12 +48,12 @@ class Attachments:
             if pod.spec.volumes and pod.spec.node_name in names and not is_terminal(pod):
                 for driver_name, volume in index.attachments(pod):
                     self._attached[(names[pod.spec.node_name], driver_name)].add(volume)
-        for attachment in snapshot.volume_attachments if self._limits else ():
-            found = index.attachment_of(
-                attachment.spec.source.persistent_volume_name or "", attachment.spec.attacher
-            )
-            if found is not None and attachment.spec.node_name in names:
-                self._attached[(names[attachment.spec.node_name], found[0])].add(found[1])
+        self._lingering: dict[tuple[int, str], set[str]] = defaultdict(set)
+        """Volumes that are still attached to nodes, by index of the node and driver."""
+
+        for node_name, driver_name, volume in index.still_attached() if self._limits else ():
+            if node_name in names:
+                self._lingering[(names[node_name], driver_name)].add(volume)
 
     def _expect_ebs_limits(self, nodes: Sequence[StateNode], snapshot: Snapshot) -> None:
         """Take the limits of nodes whose EBS driver does not run yet from their instance types."""
@@ -89,7 +89,7 @@ class Attachments:
                 further = claims - attached
                 if not further and not created:
                     continue  # As in kube-scheduler: the node may have more volumes than its limit.
-                spare = limit - len(attached) - len(further)
+                spare = limit - self._used(node, driver) - len(further)
                 pods = spare // created if created else int(limited[node])
                 limited[node] = min(int(limited[node]), pods) if spare >= 0 else 0
         return np.maximum(limited, 0)
@@ -114,8 +114,11 @@ class Attachments:
         """
         spare = np.full(self._count, unlimited)
         for node, limit in self._limits[driver].items():
-            spare[node] = max(limit - len(self._attached[(node, driver)]), 0)
+            spare[node] = max(limit - self._used(node, driver), 0)
         return spare
+
+    def _used(self, node: int, driver: str) -> int:
+        return len(self._attached[(node, driver)] | self._lingering[(node, driver)])
 
     def put(self, node: int, volumes: Volumes, keys: Sequence[str]) -> None:
         """Count the volumes of pods placed on the node at index `node`."""

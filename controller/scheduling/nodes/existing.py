@@ -169,6 +169,7 @@ class ExistingNodes:
             key = (
                 *map(id, (spec.containers, spec.init_containers, spec.resources, spec.overhead)),
                 spec.host_network,
+                hostports.own_volumes(spec),
                 pod.key if resized else "",
             )
             if key not in read:

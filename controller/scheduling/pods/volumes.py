@@ -117,7 +117,7 @@ class VolumeIndex:
 
     def __init__(self, snapshot: Snapshot, pods: Sequence[Pod] = ()) -> None:
         """Index the snapshot; `pods` are the pods of the solve, pending or to be moved."""
-        self._snapshot, self._keys = snapshot, {pod.key for pod in pods}
+        self._snapshot, self._pods = snapshot, pods
         self._claims = {
             (claim.metadata.namespace, claim.metadata.name): claim
             for claim in snapshot.persistent_volume_claims
@@ -164,10 +164,11 @@ class VolumeIndex:
 
         Pods of the solve are left out.
         """
+        own = {pod.key for pod in self._pods}
         return {
             f"{pod.metadata.namespace}/{volume.persistent_volume_claim.claim_name}": pod.key
             for pod in self._snapshot.pods
-            if pod.spec.node_name and not is_terminal(pod) and pod.key not in self._keys
+            if pod.spec.node_name and not is_terminal(pod) and pod.key not in own
             for volume in pod.spec.volumes
             if volume.persistent_volume_claim is not None
         }
@@ -235,12 +236,25 @@ class VolumeIndex:
             elif template is not None:
                 yield self._driver_of_class(template.spec), f"{pod.metadata.namespace}/{name}"
 
-    def attachment_of(self, volume_name: str, driver: str) -> tuple[str, str] | None:
-        """Return driver and identity of an attached CSI volume, by the name of its volume."""
-        volume = self._volumes.get(volume_name)
-        if volume is None or volume.spec.csi is None:
-            return None
-        return driver, volume.spec.csi.volume_handle or volume_name
+    def still_attached(self) -> Iterator[tuple[str, str, str]]:
+        """Yield node, driver and identity of each CSI volume that is attached to a node.
+
+        Volumes of the solve's own pods are left out on the nodes that these pods leave.
+        """
+        leaving = {
+            (pod.spec.node_name, *volume)
+            for pod in self._pods
+            if pod.spec.node_name
+            for volume in self.attachments(pod)
+        }
+        for attachment in self._snapshot.volume_attachments:
+            name = attachment.spec.source.persistent_volume_name or ""
+            volume = self._volumes.get(name)
+            if volume is not None and volume.spec.csi is not None:
+                handle = volume.spec.csi.volume_handle or name
+                attached = attachment.spec.node_name, attachment.spec.attacher, handle
+                if attached not in leaving:
+                    yield attached
 
     def with_existing_claims(self, pod: Pod) -> Pod:
         """Return the pod with its ephemeral volumes as their existing claims specify them.
