@@ -193,6 +193,20 @@ MUTATIONS = (
         "daemons",
     ),
     EngineMutation(
+        "nodes lack the labels of their start",
+        f"{SCHEDULING}/catalog/offerings.py",
+        "requirements.of_labels(labels.LIFECYCLE),",
+        "requirements.of_labels({}),",
+        "daemons",
+    ),
+    EngineMutation(
+        "a NodePool may contradict itself",
+        f"{SCHEDULING}/catalog/offerings.py",
+        "contradiction=contradiction(pool),",
+        'contradiction="",',
+        "pool_requirements",
+    ),
+    EngineMutation(
         "running pods use no capacity",
         f"{SCHEDULING}/nodes/existing.py",
         "            used[index].append(requests)\n            self.ports",

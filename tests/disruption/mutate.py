@@ -61,6 +61,24 @@ MUTATIONS = (
         "if budget.status.disruptions_allowed < 0:",
     ),
     Mutation(
+        "only pods of DaemonSets are daemon pods",
+        "controller/state/pods.py",
+        " or custom_daemon_controller(pod) is not None",
+        "",
+    ),
+    Mutation(
+        "daemons of custom controllers use no capacity",
+        "controller/scheduling/catalog/daemons.py",
+        "(*result, *_custom_daemons(snapshot))",
+        "(*result,)",
+    ),
+    Mutation(
+        "labels that older nodes lack are drift",
+        f"{PURE}/methods/drift.py",
+        "if lacking_labels(claim, pool) else {}",
+        "if False else {}",
+    ),
+    Mutation(
         "a pod's do-not-disrupt is not read",
         f"{PURE}/candidates.py",
         "if forbids_disruption(p, now)",

@@ -47,6 +47,9 @@ from tests.oracle.rules import (
 from tests.oracle.volumes import EBS, UNSTATED_ATTACHMENTS, Volumes
 
 NODE_POOL = "karpenter.sh/nodepool"
+STARTED = {"karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}
+"""The labels that Joiner sets on every node while it starts."""
+
 
 MOST_TYPES = 600
 """Maximum number of instance types of a NodeClaim."""
@@ -217,7 +220,7 @@ class Replay:
                 labels[term["key"]] = values[0]
         labels |= choice.offering["requirements"]
         labels |= {NODE_POOL: node["nodePool"], INSTANCE_TYPE: choice.kind["name"]}
-        labels[HOSTNAME] = name
+        labels |= {HOSTNAME: name, **STARTED}
         taints = template["spec"].get("taints") or []
         return NodeInfo(
             name,

@@ -29,6 +29,7 @@ from bench.parity.generated.nodes import (
 from bench.parity.generated.pools import limits, min_values, pool_requirements, weights
 from bench.parity.generated.rare import (
     best_effort_minimums,
+    labels_of_started_nodes,
     overlays,
     ports_of_daemons,
     reservations,
@@ -115,6 +116,7 @@ RARE: tuple[Feature, ...] = (
     narrow_zones,
     hosts_with_pods,
     minimums_of_offerings,
+    labels_of_started_nodes,
 )
 """Features that few clusters have.
 

@@ -137,6 +137,33 @@ def ports_of_daemons(draft: Draft) -> None:
     draft.group()
 
 
+def labels_of_started_nodes(draft: Draft) -> None:
+    """Add pods and daemons that select the labels which every node gets while it starts."""
+    chance = draft.chance
+    keys = ("karpenter.sh/registered", "karpenter.sh/initialized")
+    requests = {"requests": {"cpu": f"{chance.choice((100, 500, 1000))}m"}}
+    agent = {"name": "agent", "image": "agent", "resources": requests}
+    draft.add(
+        "daemonSets",
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "started", "namespace": "kube-system", "uid": "started"},
+            "spec": {
+                "selector": {"matchLabels": {"agent": "started"}},
+                "template": {
+                    "metadata": {"labels": {"agent": "started"}},
+                    "spec": {"containers": [agent], "nodeSelector": {chance.choice(keys): "true"}},
+                },
+            },
+        },
+    )
+    draft.group({"nodeSelector": {chance.choice(keys): "true"}})
+    never = requirement(chance.choice(keys), operator="DoesNotExist")
+    draft.group({"affinity": required_affinity([never])})
+    draft.group()
+
+
 def volumes_made_before(draft: Draft) -> None:
     """Add ephemeral volumes that exist before their pod is bound, with either binding mode."""
     chance = draft.chance
