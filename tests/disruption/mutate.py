@@ -55,6 +55,12 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation(
+        "a spread over nodes always compares with an empty node",
+        f"{PURE}/methods/consolidation/plan.py",
+        "least = self._least_on_nodes(rule) if rule.is_host_spread else 0",
+        "least = 0",
+    ),
+    Mutation(
         "a PodDisruptionBudget is not read",
         "controller/state/evictions.py",
         "if budget.status.disruptions_allowed <= 0:",

@@ -629,6 +629,25 @@ def crossing(budget: str = "100%") -> dict[str, Any]:
     return cluster
 
 
+@pytest.mark.parametrize("barred", [False, True])
+def test_pods_of_a_spread_over_nodes_share_a_node_unless_a_node_without_them_counts(
+    barred: bool,
+) -> None:
+    """As in kube-scheduler: with one such pod on every node, each may have a second one."""
+    options = level()
+    options["topologySpreadConstraints"][0]["topologyKey"] = HOSTNAME
+    nodes = [(name, "small", [pod(name, cpu=300, memory=256, **options)]) for name in "abcd"]
+    cluster = world(*nodes)
+    if barred:
+        node, _ = node_and_claim("barred", "", {HOSTNAME: "barred"}, TYPES["small"])
+        node["spec"] |= {"taints": [{"key": "own", "effect": "NoSchedule"}], "providerID": ""}
+        cluster["nodes"].append(node)
+
+    decision = decided(cluster)
+
+    assert len(going(decision)) == (0 if barred else 3)
+
+
 def test_nodes_whose_spread_holds_only_together_are_disrupted_together() -> None:
     cluster = crossing()
     decision = decided(cluster)
