@@ -309,13 +309,16 @@ def refuse_static(manifests: Sequence[Wire], gates: FeatureGates) -> None:
         raise ConfigError(*(f"NodePool {name} would never be Ready: {why}" for name in static))
 
 
-def default_manifests(*, by_role: bool = False) -> list[Wire]:
+def default_manifests(
+    *, by_role: bool = False, tags: Mapping[str, str] | None = None
+) -> list[Wire]:
     """Return a default NodePool and EC2NodeClass: types c, m and r, spot and on-demand, amd64.
 
     Args:
         by_role: whether the EC2NodeClass names the node role, for which the controller looks up or
             creates an instance profile in IAM. Otherwise it names the stack's instance profile, and
             the controller does not call IAM.
+        tags: tags of the instances, their volumes and network interfaces.
 
     """
     here = [SelectorTerm(tags={DISCOVERY_TAG: CLUSTER_NAME})]
@@ -327,6 +330,7 @@ def default_manifests(*, by_role: bool = False) -> list[Wire]:
             ami_selector_terms=[SelectorTerm(alias="al2023@latest")],
             subnet_selector_terms=here,
             security_group_selector_terms=here,
+            tags=dict(tags) if tags else None,
         ),
     )
     return [manifest(EC2_NODE_CLASS, node_class), manifest(NODE_POOL, DEFAULT_NODE_POOL)]

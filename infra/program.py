@@ -308,7 +308,9 @@ def _manifests(config: StackConfig) -> Sequence[nodepools.Wire]:
         return []
     isolated = require_options(config.settings).isolated_vpc
     makes_profiles = config.instance_profiles == "managed" and config.instance_profile_name is None
-    return nodepools.default_manifests(by_role=makes_profiles and not isolated)
+    by_role = makes_profiles and not isolated
+    tags = {key: str(value) for key, value in config.tags.items()}
+    return nodepools.default_manifests(by_role=by_role, tags=tags)
 
 
 def _location(config: StackConfig) -> ClusterLocation:

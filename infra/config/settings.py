@@ -255,7 +255,8 @@ class InstallationSettings:
     groups, or else the cluster security group."""
 
     tags: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
-    """Tags of all AWS resources that the stack creates."""
+    """Tags of all AWS resources that the stack creates, and of the nodes of the default NodePool.
+    Other EC2NodeClasses have their own `spec.tags`."""
 
     delete_foreign_node_pools: bool = False
     """Whether `pulumi destroy` also deletes NodePools that no stack owns. If `false`, the destroy

@@ -281,6 +281,16 @@ def test_the_region_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     assert made.one("pulumi:providers:aws")["region"] == "eu-central-1"
 
 
+def test_nodes_of_the_default_pool_have_the_tags_of_the_stack() -> None:
+    """An organization may refuse instances and volumes without them."""
+    made = standard(tags='{"cost-center": "42"}')
+
+    node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+    assert node_class["spec"]["tags"] == {"cost-center": "42"}
+    plain = standard().one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+    assert "tags" not in plain["spec"]
+
+
 def test_the_controller_assumes_its_role_by_pod_identity() -> None:
     made = standard()
 
