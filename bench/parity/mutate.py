@@ -195,8 +195,8 @@ MUTATIONS = (
     EngineMutation(
         "nodes lack the labels of their start",
         f"{SCHEDULING}/catalog/offerings.py",
-        "requirements.of_labels(labels.LIFECYCLE),",
-        "requirements.of_labels({}),",
+        "{**labels.LIFECYCLE, labels.HOSTNAME: NEW_NAME}",
+        "{labels.HOSTNAME: NEW_NAME}",
         "daemons",
     ),
     EngineMutation(
