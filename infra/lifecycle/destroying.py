@@ -21,6 +21,9 @@ from pulumi.dynamic import Resource
 DESTROY = frozenset({"destroy", "down", "dn"})
 OTHERS = frozenset({"up", "update", "preview", "pre", "refresh", "import", "watch"})
 
+TARGET = frozenset({"--target", "-t"})
+"""The options of Pulumi that limit an operation to some resources."""
+
 REPLACE = frozenset({"--replace", "--target-replace"})
 
 
@@ -74,6 +77,18 @@ def is_destroy(arguments: Sequence[str]) -> bool:
 def is_replacing() -> bool:
     """Whether `pulumi up --replace` started this program, to replace resources that it names."""
     return any(is_replacement(arguments) for _, arguments in ancestors())
+
+
+@cache
+def is_partial() -> bool:
+    """Whether a `pulumi destroy` of only a part of the stack started this process."""
+    return any(is_destroy_of_part(arguments) for _, arguments in ancestors())
+
+
+def is_destroy_of_part(arguments: Sequence[str]) -> bool:
+    """Whether a command line is that of `pulumi destroy` with `--target`."""
+    options = {word.partition("=")[0] for word in _words_of_engine(arguments)}
+    return is_destroy(arguments) and bool(options & TARGET)
 
 
 def is_replacement(arguments: Sequence[str]) -> bool:

@@ -56,7 +56,7 @@ from infra.clusterapi import (
     require_abandoned,
     unless_abandoned,
 )
-from infra.lifecycle.destroying import ancestors, refuse_ahead
+from infra.lifecycle.destroying import ancestors, is_partial, refuse_ahead
 from infra.lifecycle.leftovers import Leftovers, Remains, describe
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import MADE_AT, StatefulProvider
@@ -92,6 +92,17 @@ class ForeignNodePoolsError(Exception):
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(" ".join([*problems, "Nothing has been deleted."]))
+
+
+class PartialDestroyError(Exception):
+    """A destroy with `--target` would drain all nodes, though the rest of the stack stays."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this destroy has --target, and would drain all nodes, because what it deletes is "
+            "needed by the controller. Nothing has been deleted. Destroy the whole stack, or "
+            "remove the resource by a setting and `pulumi up`"
+        )
 
 
 class DrainInterruptedError(Exception):
@@ -532,6 +543,8 @@ class _DrainProvider(StatefulProvider):
         return super().update(_id, olds, news)
 
     def end(self, props: dict[str, Any]) -> None:
+        if is_partial():
+            raise PartialDestroyError
         drain(props)
 
 

@@ -173,9 +173,12 @@ class PulumiEngine:
         """Update the state to match the live resources; return the differences found."""
         return self._operate("refresh", stack, "--yes", "--skip-preview")
 
-    def destroy(self, stack: str) -> Changes:
-        """Delete every resource of the stack; return the changes. Raises `EngineError`."""
-        return self._operate("destroy", stack, "--yes", "--skip-preview")
+    def destroy(self, stack: str, *options: str) -> Changes:
+        """Delete every resource of the stack; return the changes. Raises `EngineError`.
+
+        `options` are further options of the command, such as `--target`.
+        """
+        return self._operate("destroy", stack, "--yes", "--skip-preview", *options)
 
     def preview_destroy(self, stack: str) -> Changes:
         """Return the changes that `destroy` would make. The program runs, and may affect them."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.lifecycle.destroying import is_destroy, is_replacement
+from infra.lifecycle.destroying import is_destroy, is_destroy_of_part, is_replacement
 from infra.lifecycle.teardown import _DrainProvider, drain_refusals
 from testbed.environment import CHECKOUT
 
@@ -34,6 +34,21 @@ def test_a_destroy_is_recognized_by_the_engines_command_line(line: str, expected
 
 @pytest.mark.process
 @pytest.mark.parametrize(("operation", "expected"), [("destroy", "True"), ("preview", "False")])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("/usr/bin/pulumi destroy --yes --target urn:pulumi:dev::a --target-dependents", True),
+        ("pulumi destroy -t urn:pulumi:dev::a", True),
+        ("pulumi dn --target=urn:pulumi:dev::a", True),
+        ("pulumi destroy --yes", False),
+        ("pulumi up --target urn:pulumi:dev::a", False),
+        ("vim destroy --target", False),
+    ],
+)
+def test_a_destroy_of_a_part_is_recognized_by_the_command_line(line: str, expected: bool) -> None:
+    assert is_destroy_of_part(line.split()) is expected
+
+
 def test_the_engine_is_found_among_the_programs_parent_processes(
     tmp_path: Path, operation: str, expected: str
 ) -> None:

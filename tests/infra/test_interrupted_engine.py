@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from testbed.plugins.engine import EngineError
 from tests.infra.stage import DEPLOYMENT, NODE_POOLS, Stage
 from tests.infra.test_engine import stage, testbed
 from tests.infra.test_recovery_engine import forget, with_environment
@@ -92,5 +93,35 @@ def test_what_the_state_forgot_is_adopted_and_pods_follow_their_service_account(
     assert annotations["joiner.dev/service-account"] == created["metadata"]["uid"]
     stage.up()  # reports that the provider no longer adopts objects
     assert not stage.up().any
+    stage.destroy()
+    assert stage.installed == set()
+
+
+def test_a_destroy_of_a_part_or_of_a_protected_stack_is_refused_before_the_drain(
+    stage: Stage,
+) -> None:
+    stage.up()
+    instance = stage.launch("claim-1")
+    before = stage.resources
+    (role,) = (urn for urn in before if urn.endswith("::joiner-node") and "iam/role:Role" in urn)
+
+    stage.said.clear()
+    with pytest.raises(EngineError):
+        stage.engine.destroy("dev", "--target", role, "--target-dependents")
+    assert any("this destroy has --target" in line for line in stage.said)
+    assert stage.lives(instance)
+
+    state = stage.engine.state("dev")
+    for one in state["deployment"]["resources"]:
+        one["protect"] = one["urn"] == role
+    stage.engine.restore("dev", state)
+    stage.said.clear()
+    with pytest.raises(EngineError):
+        stage.destroy()
+    assert stage.lives(instance), stage.said
+    assert stage.resources == before
+    for one in state["deployment"]["resources"]:
+        one["protect"] = False
+    stage.engine.restore("dev", state)
     stage.destroy()
     assert stage.installed == set()
