@@ -99,6 +99,21 @@ class ChangeMonitor:
         return True
 
 
+class _Unrepeated(logging.Filter):
+    """Drops records whose message was logged within `REPEATED` seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changes = ChangeMonitor()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the record."""
+        return self._changes.has_changed(record.getMessage())
+
+
+_UNREPEATED = _Unrepeated()
+
+
 class Lines(logging.Formatter):
     """Formats a record as one JSON object."""
 
@@ -191,6 +206,8 @@ def configure(
     for name in QUIET:
         logging.getLogger(name).setLevel(max(LEVELS[level], logging.WARNING))
     logging.getLogger(SILENT).setLevel(logging.CRITICAL)
+    # It logs each connection that cannot be accepted without a file descriptor, with a traceback.
+    logging.getLogger("asyncio").addFilter(_UNREPEATED)
 
 
 def write_sentences() -> None:

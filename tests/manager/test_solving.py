@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import gc
 import os
+import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -256,6 +257,23 @@ async def test_a_cancelled_solve_kills_the_solver_process(solver: SolverProcess)
     await asyncio.wait([solving])
     assert not is_running(pid)
     assert await solver.solve(int, "7") == 7
+
+
+@pytest.mark.process
+async def test_a_process_that_hangs_is_killed_long_before_its_time_limit(
+    solver: SolverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solving, "STALLED", timedelta(seconds=0.2))
+    monkeypatch.setattr(solving, "CHECK_SECONDS", 0.05)
+    hung = await solver.solve(os.getpid)
+    os.kill(hung, signal.SIGSTOP)
+
+    with pytest.raises(SolverError, match="used no CPU"):
+        await solver.solve(os.getpid)
+
+    assert not is_running(hung)
+    monkeypatch.undo()
+    assert await solver.solve(os.getpid) != hung
 
 
 @pytest.mark.process

@@ -69,6 +69,13 @@ def test_requests_that_kopf_repeats_are_no_errors_but_its_failures_are(file: Pat
     assert [line["message"] for line in lines(file)] == ["Watcher has failed"]
 
 
+def test_asyncio_reports_missing_file_descriptors_once(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    for _ in range(100):
+        logging.getLogger("asyncio").error("socket.accept() out of system resource")
+    assert len(lines(file)) == 1
+
+
 def test_an_exception_is_logged_with_its_stack(file: Path) -> None:
     logs.configure("info", [str(file)])
     try:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -45,6 +46,13 @@ OVERDUE = timedelta(seconds=90)
 """The solver's time limit for everything but the search, which has its own limit: starting the
 process, reading a large cluster, and stopping the search, on a busy host."""
 
+STALLED = timedelta(seconds=10)
+"""How long the process may use no CPU during a request before it is killed, because it hangs. A
+process that gets no CPU for that long on a busy host would not respond in time either."""
+
+CHECK_SECONDS = 1.0
+"""How often to read the CPU time of the process during a request."""
+
 IDLE_SECONDS = 0.1
 """Time without a request after which the solver's process returns freed memory to the system."""
 
@@ -63,6 +71,13 @@ _spawning = multiprocessing.get_context("spawn")
 
 class SolverError(RuntimeError):
     """The solver's process failed; the message is its error."""
+
+
+class _StalledError(RuntimeError):
+    """The process hangs: it uses no CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the process has used no CPU for {STALLED.total_seconds():.0f} s")
 
 
 class SolverProcess:
@@ -104,12 +119,12 @@ class SolverProcess:
             pipe = self._connect()
             try:
                 async with asyncio.timeout(seconds):
-                    response, problem = await asyncio.to_thread(_exchange, pipe, calls)
-            except TimeoutError as exc:
+                    response, problem = await self._answer(pipe, calls)
+            except (TimeoutError, _StalledError) as exc:
                 self.stop()
+                why = str(exc) or f"no response within {seconds:.0f} s"
                 raise SolverError(
-                    f"no response within {seconds:.0f} s: killed the solver's process; the next "
-                    "request starts another one"
+                    f"{why}: killed the solver's process; the next request starts another one"
                 ) from exc
             except (EOFError, OSError) as exc:
                 self.stop()
@@ -121,6 +136,27 @@ class SolverProcess:
             raise SolverError(problem)
         result: Result = response
         return result
+
+    async def _answer(self, pipe: Connection, calls: Iterator[Call[Any]]) -> tuple[Any, str | None]:
+        """Return the response of the process, as `_exchange`.
+
+        Raises:
+            _StalledError: the process has used no CPU for `STALLED`.
+
+        """
+        exchange = asyncio.ensure_future(asyncio.to_thread(_exchange, pipe, calls))
+        # If the process is killed, the thread fails after the caller.
+        exchange.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        assert self._process is not None
+        used: float | None = 0.0
+        since = time.monotonic()
+        while not (await asyncio.wait({exchange}, timeout=CHECK_SECONDS))[0]:
+            before, used = used, _cpu_seconds(self._process.pid)
+            if used is None or used != before:
+                since = time.monotonic()
+            elif time.monotonic() - since >= STALLED.total_seconds():
+                raise _StalledError
+        return exchange.result()
 
     def stop(self) -> None:
         """Kill the process, even during a request."""
@@ -284,6 +320,15 @@ class TimedEngine:
             *more,
             seconds=(self.time_limit + OVERDUE).total_seconds(),
         )
+
+
+def _cpu_seconds(process: int | None) -> float | None:
+    """Return the CPU time that a process has used; None if the system does not say (not Linux)."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
