@@ -8,6 +8,8 @@ itself. In inline programs of the Automation API, a destroy is not detected.
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,9 @@ OTHERS = frozenset({"up", "update", "preview", "pre", "refresh", "import", "watc
 
 TARGET = frozenset({"--target", "-t"})
 """The options of Pulumi that limit an operation to some resources."""
+
+EXCLUDE_PROTECTED = "--exclude-protected"
+"""The option of `pulumi destroy` that leaves protected resources alone."""
 
 REPLACE = frozenset({"--replace", "--target-replace"})
 
@@ -89,6 +94,43 @@ def is_destroy_of_part(arguments: Sequence[str]) -> bool:
     """Whether a command line is that of `pulumi destroy` with `--target`."""
     options = {word.partition("=")[0] for word in _words_of_engine(arguments)}
     return is_destroy(arguments) and bool(options & TARGET)
+
+
+def protected_resources() -> list[str]:
+    """Return the URNs that the state protects, in a `pulumi destroy` that would delete them too.
+
+    The engine refuses to delete such a resource only when its turn comes. Empty if the state cannot
+    be read, or outside of a destroy.
+    """
+    for process, arguments in ancestors():
+        if is_destroy(arguments) and EXCLUDE_PROTECTED not in arguments:
+            try:
+                exported = _export(process, arguments)
+            except (OSError, ValueError, subprocess.SubprocessError):
+                return []
+            resources = exported["deployment"].get("resources") or []
+            return [one["urn"] for one in resources if one.get("protect")]
+    return []
+
+
+def _export(process: int, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the state of the stack that the engine's process destroys."""
+    stack = _option(arguments, "--stack", "-s")
+    folder = _option(arguments, "--cwd", "-C") or os.readlink(f"/proc/{process}/cwd")
+    command = [os.readlink(f"/proc/{process}/exe"), "stack", "export", "--cwd", folder]
+    command += ["--non-interactive", *(["--stack", stack] if stack else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    exported: dict[str, Any] = json.loads(done.stdout)
+    return exported
+
+
+def _option(arguments: Sequence[str], *names: str) -> str:
+    """Return the value of an option of a command line; empty without it."""
+    for word, following in itertools.pairwise((*arguments, "")):
+        name, _, value = word.partition("=")
+        if name in names:
+            return value or following
+    return ""
 
 
 def is_replacement(arguments: Sequence[str]) -> bool:

@@ -56,7 +56,7 @@ from infra.clusterapi import (
     require_abandoned,
     unless_abandoned,
 )
-from infra.lifecycle.destroying import ancestors, is_partial, refuse_ahead
+from infra.lifecycle.destroying import ancestors, is_partial, protected_resources, refuse_ahead
 from infra.lifecycle.leftovers import Leftovers, Remains, describe
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import MADE_AT, StatefulProvider
@@ -102,6 +102,17 @@ class PartialDestroyError(Exception):
             "this destroy has --target, and would drain all nodes, because what it deletes is "
             "needed by the controller. Nothing has been deleted. Destroy the whole stack, or "
             "remove the resource by a setting and `pulumi up`"
+        )
+
+
+class ProtectedResourcesError(Exception):
+    """The state protects resources, so the destroy would fail after it had drained all nodes."""
+
+    def __init__(self, urns: Sequence[str]) -> None:
+        super().__init__(
+            f"the state protects {', '.join(urns)}, so this destroy would fail after it had drained "
+            "all nodes. Nothing has been deleted. To delete them too, run `pulumi state unprotect` "
+            "with each URN. To keep them, run `pulumi destroy --exclude-protected`"
         )
 
 
@@ -545,6 +556,8 @@ class _DrainProvider(StatefulProvider):
     def end(self, props: dict[str, Any]) -> None:
         if is_partial():
             raise PartialDestroyError
+        if protected := protected_resources():
+            raise ProtectedResourcesError(protected)
         drain(props)
 
 

@@ -32,8 +32,6 @@ def test_a_destroy_is_recognized_by_the_engines_command_line(line: str, expected
     assert is_destroy(line.split()) is expected
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(("operation", "expected"), [("destroy", "True"), ("preview", "False")])
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -49,6 +47,8 @@ def test_a_destroy_of_a_part_is_recognized_by_the_command_line(line: str, expect
     assert is_destroy_of_part(line.split()) is expected
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(("operation", "expected"), [("destroy", "True"), ("preview", "False")])
 def test_the_engine_is_found_among_the_programs_parent_processes(
     tmp_path: Path, operation: str, expected: str
 ) -> None:
