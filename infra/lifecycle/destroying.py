@@ -116,8 +116,9 @@ def protected_resources() -> list[str]:
 def _export(process: int, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the state of the stack that the engine's process destroys."""
     stack = _option(arguments, "--stack", "-s")
-    folder = _option(arguments, "--cwd", "-C") or os.readlink(f"/proc/{process}/cwd")
-    command = [os.readlink(f"/proc/{process}/exe"), "stack", "export", "--cwd", folder]
+    engine = Path(f"/proc/{process}")
+    folder = _option(arguments, "--cwd", "-C") or str((engine / "cwd").readlink())
+    command = [str((engine / "exe").readlink()), "stack", "export", "--cwd", folder]
     command += ["--non-interactive", *(["--stack", stack] if stack else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     exported: dict[str, Any] = json.loads(done.stdout)

@@ -110,9 +110,9 @@ class ProtectedResourcesError(Exception):
 
     def __init__(self, urns: Sequence[str]) -> None:
         super().__init__(
-            f"the state protects {', '.join(urns)}, so this destroy would fail after it had drained "
-            "all nodes. Nothing has been deleted. To delete them too, run `pulumi state unprotect` "
-            "with each URN. To keep them, run `pulumi destroy --exclude-protected`"
+            f"the state protects {', '.join(urns)}, so this destroy would fail after it had "
+            "drained all nodes. Nothing has been deleted. To delete them too, run `pulumi state "
+            "unprotect` with each URN. To keep them, run `pulumi destroy --exclude-protected`"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller.apis import labels
@@ -51,6 +53,24 @@ async def test_a_termination_notice_deletes_the_claim(
     assert labels.TERMINATION_TIMESTAMP not in claim.metadata.annotations
     assert world.cloud.acknowledged == [notice]
     assert await world.events("TerminatingOnInterruption")
+
+
+@pytest.mark.parametrize("kind", ["instance_stopped", "instance_terminated"])
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_an_old_message_about_a_running_instance_is_ignored(
+    world: World, listener: Listener, kind: str, stopped: bool
+) -> None:
+    claim = world.claim("claim")
+    assert claim is not None
+    world.join(claim)
+    known = world.instance_of(claim)
+    world.cloud.instances_by_id[claim.status.provider_id] = replace(known, stopped=stopped)
+    notice = world.cloud.interrupt(provider_id(world), kind)
+
+    await listener.run_once()
+
+    assert world.is_leaving("claim") == stopped
+    assert world.cloud.acknowledged == [notice]
 
 
 async def test_a_rebalance_recommendation_only_excludes_the_offering_from_launches(

@@ -10,6 +10,7 @@ from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
 from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import NotFoundError
+from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.provider import Notice
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete, with_drain_until
@@ -75,6 +76,10 @@ class NoticeHandler(PortUser):
         """
         claims = [c for instance in notice.instance_ids for c in self.cluster.claims_on(instance)]
         for claim in claims:
+            if await self._is_outdated(claim, notice.kind):
+                fields = {"NodeClaim": claim.metadata.name, "kind": notice.kind}
+                log.info("ignoring old interruption message: the instance runs", extra=fields)
+                continue
             if notice.kind in EVENTS:
                 await self.recorder.publish_all(
                     (claim, self.cluster.node_of(claim)), *EVENTS[notice.kind]
@@ -82,6 +87,21 @@ class NoticeHandler(PortUser):
             await self._act(claim, notice.kind)
         await self.cloud.acknowledge(notice)
         return bool(claims)
+
+    async def _is_outdated(self, claim: NodeClaim, kind: str) -> bool:
+        """Whether a notice says that the instance stopped or terminated, but it runs.
+
+        SQS may deliver a message again after the instance was started again. EC2 is only asked
+        while the node is Ready; garbage collection finds an instance that stops later.
+        """
+        node = self.cluster.node_of(claim) if kind in TERMINATED else None
+        if node is None or not conditions.is_true(node.status.conditions, "Ready"):
+            return False
+        try:
+            instance = await self.cloud.get(claim.status.provider_id)
+        except CloudProviderError:
+            return False
+        return not (instance.deleting or instance.stopped)
 
     async def _act(self, claim: NodeClaim, kind: str) -> None:
         if kind in SPOT_RECLAIMED:
