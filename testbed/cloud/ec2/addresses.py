@@ -67,7 +67,14 @@ def as_api(world: World, subnet: Any) -> Mapping[str, Any]:
         "DefaultForAz": bool(subnet.default_for_az),
         "MapPublicIpOnLaunch": bool(subnet.map_public_ip_on_launch),
         "AssignIpv6AddressOnCreation": bool(subnet.assign_ipv6_address_on_creation),
-        "Ipv6CidrBlockAssociationSet": [],
+        "Ipv6CidrBlockAssociationSet": [
+            {
+                "AssociationId": identity,
+                "Ipv6CidrBlock": each["ipv6CidrBlock"],
+                "Ipv6CidrBlockState": {"State": each["ipv6CidrBlockState"]["State"].lower()},
+            }
+            for identity, each in subnet.ipv6_cidr_block_associations.items()
+        ],
         "Ipv6Native": False,
         "EnableDns64": False,
         "OwnerId": backends.ACCOUNT,

@@ -512,6 +512,39 @@ def test_a_cluster_is_updated_one_setting_after_another(
     assert sum(name == "DescribeUpdate" for name, _ in sent) == len(calls)
 
 
+def test_a_subnet_and_a_route_have_ipv6_blocks() -> None:
+    with Cloud(has_cluster=False) as cloud:
+        provider, ec2 = stand_in(cloud), client(cloud.url, "ec2")
+        dual = {"cidrBlock": "10.0.0.0/16", "assignGeneratedIpv6CidrBlock": True}
+        vpc, _, network = make(provider, "aws:ec2/vpc:Vpc", dual)
+        block = network["ipv6CidrBlock"].replace("/56", "/64")
+        place = {"vpcId": vpc.identity, "availabilityZone": "us-west-2a"}
+        ipv6 = {"ipv6CidrBlock": block, "assignIpv6AddressOnCreation": True}
+        _, _, subnet = make(
+            provider, "aws:ec2/subnet:Subnet", {**place, **ipv6, "cidrBlock": "10.0.0.0/24"}
+        )
+        gateway, _, _ = make(
+            provider,
+            "aws:ec2/egressOnlyInternetGateway:EgressOnlyInternetGateway",
+            {"vpcId": vpc.identity},
+        )
+        table, _, _ = make(provider, "aws:ec2/routeTable:RouteTable", {"vpcId": vpc.identity})
+        way = {"destinationIpv6CidrBlock": "::/0", "egressOnlyGatewayId": gateway.identity}
+        route, inputs, state = make(
+            provider, "aws:ec2/route:Route", {**way, "routeTableId": table.identity}
+        )
+
+        assert (subnet["ipv6CidrBlock"], subnet["assignIpv6AddressOnCreation"]) == (block, True)
+        found = provider.read(route, state, inputs)
+        assert found is not None
+        assert found.inputs == inputs
+        (described,) = ec2.describe_route_tables(RouteTableIds=[table.identity])["RouteTables"]
+        assert any(
+            each.get("EgressOnlyInternetGatewayId") == gateway.identity
+            for each in described["Routes"]
+        )
+
+
 def test_nat_gateways_are_found_by_their_tags(cloud: Cloud) -> None:
     provider, ec2 = stand_in(cloud), client(cloud.url, "ec2")
     for team in "ab":
