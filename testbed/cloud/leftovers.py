@@ -88,6 +88,8 @@ def _network(world: World) -> Iterator[tuple[str, str]]:
             yield "subnets", subnet
     for gateway in list(ec2.internet_gateways):
         yield "internetGateways", gateway
+    for gateway in list(ec2.egress_only_internet_gateways):
+        yield "egressOnlyInternetGateways", gateway
     for table in list(ec2.route_tables):
         yield "routeTables", table
     for address in list(ec2.addresses):
