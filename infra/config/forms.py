@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import pulumi
 
+from controller.apis.kubernetes.quantities import parse
+
 PROJECT = "joiner"
 
 Identity = Literal["pod-identity", "irsa"]
@@ -81,8 +83,27 @@ KeyArn = Annotated[
 IamPath = Annotated[str, Form(r"/([!-~]{1,510}/)?", "a path of IAM such as /platform/")]
 Prefix = Annotated[str, Form(r"[\w+=,.@-]{1,20}", "1 to 20 letters, digits and any of +=,.@-_")]
 Cpu = Annotated[str, Form(r"\d{1,4}(\.\d{1,3})?|\d{1,7}m", "an amount of CPU such as 500m or 2")]
+LEAST_MEMORY = "256Mi"
+"""What the controller needs for a small cluster: docs/explanation/benchmarks.md measures 225 MiB
+and more."""
+
+
+class _MemoryForm(Form):
+    """An amount of memory with which the controller starts."""
+
+    __slots__ = ()
+
+    def admits(self, value: Any) -> bool:
+        """Whether the text is an amount that is not too small."""
+        return super().admits(value) and parse(value) >= parse(LEAST_MEMORY)
+
+
 Memory = Annotated[
-    str, Form(r"\d{1,7}(\.\d{1,3})?[MGT]i?", "an amount of memory such as 512Mi or 1Gi")
+    str,
+    _MemoryForm(
+        r"\d{1,7}(\.\d{1,3})?[MGT]i?",
+        f"an amount of memory such as 512Mi or 1Gi, and at least {LEAST_MEMORY}",
+    ),
 ]
 Image = Annotated[
     str, Form(r"[A-Za-z0-9][\w.:/@+-]{0,511}", "an image such as registry.example.com/joiner:1")

@@ -103,6 +103,7 @@ def test_the_region_defaults_to_that_of_the_aws_provider() -> None:
         ("cpu", "1Gi", "an amount of CPU"),
         ("memory", "lots", "an amount of memory"),
         ("memory", "1000", "such as 512Mi"),
+        ("memory", "100Mi", "at least 256Mi"),
         ("tags", '{"team": {"name": "web"}}', "a map of names to text"),
         ("tags", "team", "a map"),
         ("kubeconfig", "/nowhere/config", "the path of a file"),

@@ -18,7 +18,7 @@ import yaml
 from infra.deployment.controllerobjects import controller_objects
 from infra.nodepools import default_manifests
 from testbed.plugins.engine import EngineError
-from tests.infra.stage import DEPLOYMENT, OURS, Stage
+from tests.infra.stage import DEPLOYMENT, NODE_CLASSES, OURS, Stage
 from tests.infra.test_engine import stage, testbed
 
 __all__ = ["stage", "testbed"]
@@ -309,3 +309,40 @@ def test_a_secret_value_is_readable_only_in_its_kubernetes_secret(stage: Stage) 
     deployment = stage.cluster.get(DEPLOYMENT)
     assert held["metadata"]["name"] not in json.dumps(deployment), "other values make other pods"
     stage.destroy()
+
+
+def test_the_profile_of_an_ec2nodeclass_that_was_only_created_can_be_changed_with_a_preview(
+    stage: Stage,
+) -> None:
+    stage.up()
+    managed = {"instanceProfiles": "managed"}
+
+    forecast = stage.engine.preview("dev", stage.settings | managed)
+
+    assert stage.up(**managed) == forecast
+    node_class = stage.cluster.get(f"{NODE_CLASSES}/default")
+    assert node_class is not None
+    assert "role" in node_class["spec"]
+    assert "instanceProfile" not in node_class["spec"]
+
+
+def test_wrong_ids_and_nodepools_that_can_never_be_ready_are_named_in_a_preview(
+    stage: Stage, tmp_path: Path
+) -> None:
+    with pytest.raises(EngineError, match="joiner:subnetIds: subnet subnet-0wrong cannot be read"):
+        stage.engine.preview("dev", stage.settings | {"subnetIds": '["subnet-0wrong"]'})
+    _, pool = default_manifests()
+    template = pool["spec"]["template"]["spec"]
+    template["nodeClassRef"]["name"] = "defualt"
+    template["requirements"] = [
+        {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-west-2x"]}
+    ]
+    pool["metadata"]["name"] = "web"
+    (tmp_path / "web.yaml").write_text(yaml.safe_dump(pool))
+    stage.said.clear()
+
+    stage.engine.preview("dev", stage.settings | {"nodePools": str(tmp_path)})
+
+    said = "\n".join(stage.said)
+    assert "NodePool web would never be Ready: EC2NodeClass defualt is neither in this" in said
+    assert "NodePool web would never be Ready: no instance type has topology.kubernetes" in said

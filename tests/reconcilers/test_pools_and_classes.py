@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.ec2nodeclass import BlockDeviceMapping, SelectorTerm
+from controller.apis.karpenter.ec2nodeclass import (
+    BlockDeviceMapping,
+    SelectorTerm,
+    SubnetStatus,
+)
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import (
     IMAGE_SNAPSHOT_USED,
@@ -17,6 +21,7 @@ from controller.apis.karpenter.nodepool import (
 )
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.fake import make_instance_type
 from controller.disruption.modes import Mode
@@ -491,6 +496,25 @@ async def test_a_pool_that_contradicts_itself_is_not_ready(
     assert (condition.status, condition.reason) == ("False", "NodePoolValidationFailed")
     assert "team NotIn [red, green] contradicts requirement team In [red]" in condition.message
     assert not conditions.is_true(found, "Ready")
+
+
+async def test_a_pool_whose_zones_have_no_subnet_is_not_ready(
+    world: World, readiness: Readiness
+) -> None:
+    slip = Requirement(key=labels.ZONE, operator="In", values=["us-west-2d"])
+    subnets = [SubnetStatus(id=zone, zone=zone) for zone in ("us-west-2b", "us-west-2a")]
+    node_class = with_fields(make_nodeclass(), "status", subnets=subnets)
+    world.seed(node_class, fresh_pool(slip))
+
+    await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, "ValidationSucceeded")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "NoCompatibleInstanceTypes")
+    assert condition.message == (
+        f"no subnet of EC2NodeClass default meets {labels.ZONE} In [us-west-2d] in "
+        "spec.template.spec.requirements: its subnets are in us-west-2a, us-west-2b"
+    )
 
 
 async def test_a_pool_whose_requirement_matches_no_instance_type_is_not_ready(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
@@ -119,6 +120,27 @@ def lacks_values(pool: NodePool, types: Sequence[InstanceType]) -> bool:
     terms = read(asked)
     return bool(available) and any(
         sum(map(terms[key].has, seen[key])) < least for key, least in minimums.items()
+    )
+
+
+def zone_mismatch(pool: NodePool, node_class: EC2NodeClass) -> str:
+    """Return why the pool's zones exclude every subnet of its EC2NodeClass; empty if they do not.
+
+    The subnets do not change in a zonal shift.
+    """
+    zones = sorted({subnet.zone for subnet in node_class.status.subnets})
+    terms = [
+        requirement
+        for requirement in pool.spec.template.spec.requirements
+        if labels.normalize(requirement.key) == labels.ZONE
+    ]
+    allowed = read(terms).get(labels.ZONE)
+    if not zones or allowed is None or any(map(allowed.has, zones)):
+        return ""
+    described = ", ".join(f"{r.key} {r.operator} [{shown_values(r.values)}]" for r in terms)
+    return (
+        f"no subnet of EC2NodeClass {node_class.metadata.name} meets {described} in "
+        f"spec.template.spec.requirements: its subnets are in {', '.join(zones)}"
     )
 
 

@@ -38,7 +38,7 @@ from controller.constraints.nodepools import contradiction
 from controller.constraints.requirements import read
 from controller.disruption.budgets import budget_faults
 from controller.options import GATE_DISABLED, gate_disabled
-from controller.reconcilers.newnodes.supply import requirement_mismatch
+from controller.reconcilers.newnodes.supply import requirement_mismatch, zone_mismatch
 from controller.reconcilers.nodepool.scaleups import ScaleUps
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import update_hashes
@@ -170,6 +170,8 @@ class Readiness(PortUser):
         name, generation = pool.metadata.name, pool.metadata.generation
         if node_class is None or not conditions.is_true(node_class.status.conditions, "Ready"):
             return ""  # the types of the class are not known; NodeClassReady says so
+        if mismatch := zone_mismatch(pool, node_class):
+            return mismatch
         before = self._matched.get(name)
         try:
             types = await self.cloud.instance_types(node_class, pool)
