@@ -314,6 +314,7 @@ def test_a_secret_value_is_readable_only_in_its_kubernetes_secret(stage: Stage) 
 def test_the_profile_of_an_ec2nodeclass_that_was_only_created_can_be_changed_with_a_preview(
     stage: Stage,
 ) -> None:
+    stage = replace(stage, settings=stage.settings | {"nodePools": ""})
     stage.up()
     managed = {"instanceProfiles": "managed"}
 
@@ -324,6 +325,7 @@ def test_the_profile_of_an_ec2nodeclass_that_was_only_created_can_be_changed_wit
     assert node_class is not None
     assert "role" in node_class["spec"]
     assert "instanceProfile" not in node_class["spec"]
+    stage.destroy()
 
 
 def test_wrong_ids_and_nodepools_that_can_never_be_ready_are_named_in_a_preview(
@@ -338,10 +340,12 @@ def test_wrong_ids_and_nodepools_that_can_never_be_ready_are_named_in_a_preview(
         {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-west-2x"]}
     ]
     pool["metadata"]["name"] = "web"
-    (tmp_path / "web.yaml").write_text(yaml.safe_dump(pool))
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "web.yaml").write_text(yaml.safe_dump(pool))
     stage.said.clear()
 
-    stage.engine.preview("dev", stage.settings | {"nodePools": str(tmp_path)})
+    stage.engine.preview("dev", stage.settings | {"nodePools": str(folder)})
 
     said = "\n".join(stage.said)
     assert "NodePool web would never be Ready: EC2NodeClass defualt is neither in this" in said

@@ -371,6 +371,7 @@ async function ask() {
   const kind = byId("kind").value, subject = byId("subject").value.trim(), target = byId("answer");
   if (kind === "evictionPrice" && !(subject && Number(subject) >= 0)) {
     target.replaceChildren(el("p", { class: "error" }, `“${subject}” is no price in $ per eviction, such as 0.01`));
+    target.setAttribute("aria-busy", "false");
     return;
   }
   const question = { drainNode: { node: subject }, deleteNodePool: { nodePool: subject }, evictionPrice: { price: Number(subject) } }[kind];
