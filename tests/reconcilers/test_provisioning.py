@@ -540,6 +540,15 @@ def test_the_nodepool_that_a_pod_asks_for_comes_first_if_it_is_not_ready() -> No
     )
 
 
+def test_a_nodepool_that_is_not_ready_hides_no_typo_in_a_label_that_it_does_not_state() -> None:
+    zones = Requirement(key=labels.ZONE, operator="In", values=["zone-a"])
+    pools = [make_nodepool(requirements=[zones]), not_ready("t1")]
+    spec = make_pod("web", node_selector={labels.ZONE: "zone-x"}).spec
+    typo = "NodePool default: 7 instance types: 7 excluded by the pod's requirement zone In [x]"
+
+    assert typo in Unplaced(pools, []).in_order(spec, (typo,))
+
+
 def test_a_nodepool_that_is_not_ready_comes_after_those_that_are_for_a_pod_without_selector() -> (
     None
 ):

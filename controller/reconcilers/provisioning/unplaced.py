@@ -23,7 +23,14 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.karpenter.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import PodSpec
-from controller.constraints.requirements import conjunction, is_possible, meets, of_labels, read
+from controller.constraints.requirements import (
+    Requirements,
+    conjunction,
+    is_possible,
+    meets,
+    of_labels,
+    read,
+)
 from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated_taint
 from controller.scheduling.pods.nodeaffinity import required_alternatives
 from controller.scheduling.results import NO_CAPACITY, is_limit, pool_of
@@ -65,7 +72,7 @@ class Unplaced:
         }
 
     def message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
-        """Return the causes of `ordered` as one sentence."""
+        """Return the causes of `in_order` as one sentence."""
         depends = self._unready or self._refused
         terms = (spec.node_selector, spec.affinity, spec.tolerations) if depends else ()
         alike = causes, msgspec.json.encode(terms)
@@ -78,8 +85,8 @@ class Unplaced:
     ) -> tuple[str, ...]:
         """Return the distinct causes, the most important first.
 
-        If the pod requires labels that only some NodePools have, and one of these is not ready,
-        this comes first, and causes of the other NodePools are left out. Then follow `met`, what
+        If the pod requires a label that a NodePool which is not ready has, and other NodePools
+        have not, this comes first, and their causes are left out. Then follow `met`, what
         the controller met in its last attempt; NodePools that accept the pod but reached a limit,
         or whose nodes it cannot share with other pods; NodePools that could hold it but are not
         ready; those that cannot hold it now (`causes`, nearest first); and the other NodePools that
@@ -88,9 +95,10 @@ class Unplaced:
         holding = {pool.metadata.name for pool in self.pools if _could_hold(pool, spec)}
         asked = [lack for pool, lack in self._unready if pool.metadata.name in holding]
         near, far = self._by_distance(spec, causes)
-        if asked and any(p.metadata.name not in holding for p in self.pools):
+        named = [lack for pool, lack in self._unready if _is_named(pool, spec)]
+        if named and any(p.metadata.name not in holding for p in self.pools):
             others = [cause for cause in far if pool_of(cause) in {"", *holding}]
-            return tuple(dict.fromkeys((*asked, *met, *near, *others)))
+            return tuple(dict.fromkeys((*named, *met, *near, *others)))
         last = [lack for _, lack in self._unready]
         found = dict.fromkeys((*met, *near, *asked, *far, *last))
         return tuple(found) or (NO_POOLS,)
@@ -154,18 +162,37 @@ def could_hold(pool: NodePool, spec: PodSpec) -> bool:
         ValueError: a requirement is malformed.
 
     """
-    template = pool.spec.template
-    hard = [taint for taint in template.spec.taints or () if taint.effect != PREFER_NO_SCHEDULE]
+    taints = pool.spec.template.spec.taints or ()
+    hard = [taint for taint in taints if taint.effect != PREFER_NO_SCHEDULE]
     if untolerated_taint(hard, spec.tolerations) is not None:
         return False
-    offered = conjunction(
-        read(template.spec.requirements),
-        of_labels({**(template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}),
-    )
+    offered = _offered(pool)
     return is_possible(offered) and any(
         all(meets(offered.get(key), needed, key=key) for key, needed in alternative.items())
         for alternative in required_alternatives(spec)
     )
+
+
+def _offered(pool: NodePool) -> Requirements:
+    """Return the requirements and labels of a NodePool's nodes.
+
+    Raises:
+        ValueError: a requirement is malformed.
+
+    """
+    template = pool.spec.template
+    return conjunction(
+        read(template.spec.requirements),
+        of_labels({**(template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}),
+    )
+
+
+def _is_named(pool: NodePool, spec: PodSpec) -> bool:
+    """Whether the pod fits on the pool's nodes, and requires a label that the pool states."""
+    if not _could_hold(pool, spec):
+        return False
+    stated = _offered(pool)
+    return any(key in stated for alternative in required_alternatives(spec) for key in alternative)
 
 
 def _launches_for_pods(pool: NodePool) -> bool:
