@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from controller.offline import reporter
 from controller.offline.commandline import (
@@ -15,6 +16,8 @@ from controller.offline.commandline import (
 )
 from controller.offline.record.command import access_of, world_of
 from controller.offline.solve import solve_world
+from controller.offline.world import World
+from controller.state.snapshot import with_promised_capacity
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -41,7 +44,10 @@ def parser() -> argparse.ArgumentParser:
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     name = _key(chosen, environ)
-    result = solve_world(lambda: world_of(chosen, settings, environ), seconds=chosen.time_limit)
+    result = solve_world(
+        lambda: _with_promised_capacity(world_of(chosen, settings, environ)),
+        seconds=chosen.time_limit,
+    )
     pod = next((each for each in result.world.pods if each.key == name), None)
     gates = [
         gate.name
@@ -74,6 +80,11 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
         first = f"{explanation.pod} {explanation.outcome}"
         write_tables((), before="\n".join((first, *(f"  {reason}" for reason in reasons))))
     return 0
+
+
+def _with_promised_capacity(world: World) -> World:
+    """Return the world as the controller sees it: unlaunched NodeClaims hold their pods."""
+    return replace(world, snapshot=with_promised_capacity(world.snapshot))
 
 
 def _key(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:

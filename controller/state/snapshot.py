@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import devices, workloads
+from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.state.nodes import StateNode
@@ -56,3 +57,27 @@ class Snapshot:
             ),
             pods=tuple(pod for pod in self.pods if pod.spec.node_name not in names),
         )
+
+
+def with_promised_capacity(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot in which unlaunched NodeClaims have the capacity that they request.
+
+    Their nodes will have at least this capacity. So a pod can be planned there if kube-scheduler
+    binds one of the claim's pods elsewhere. An earlier leader's NodeClaims may wait minutes for
+    their launch.
+    """
+    return replace(snapshot, nodes=tuple(map(_with_promised_capacity, snapshot.nodes)))
+
+
+def _with_promised_capacity(node: StateNode) -> StateNode:
+    claim = node.claim
+    if claim is None or node.node is not None or node.provider_id:
+        return node
+    fixed_labels = {
+        r.key: r.values[0]
+        for r in claim.spec.requirements
+        if r.operator == "In" and len(r.values) == 1
+    }
+    promised = with_fields(claim, "metadata", labels={**fixed_labels, **claim.metadata.labels})
+    promised = with_fields(promised, "status", allocatable=claim.spec.resources.requests)
+    return replace(node, claim=promised)

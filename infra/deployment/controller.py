@@ -69,6 +69,8 @@ def cluster_rules(options: Options) -> list[Rule]:
         *(_gangs() if options.gang_scheduling else ()),
         *(_surges() if options.surge_single_replicas else ()),
         *(_deletion_costs() if gates.pod_deletion_cost_management else ()),
+        # The page names what the controller met in its last attempt for a pod.
+        *([rule("", ["events"], ["list"])] if options.web_port else ()),
     ]
 
 

@@ -115,22 +115,22 @@ def test_a_pod_planned_on_a_nodeclaim_that_cannot_launch_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = "no identity-based policy allows ec2:CreateFleet"
-    claim = {
+    claim: dict[str, Any] = {
         "metadata": {"name": "default-abc12", "labels": {"karpenter.sh/nodepool": "default"}},
         "spec": {
             "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "a"},
             "requirements": [],
         },
-        "status": {
-            "allocatable": {"cpu": "2", "memory": "8Gi", "pods": "10"},
-            "conditions": [{"type": "Launched", "status": "Unknown", "message": why}],
-        },
+        "status": {"conditions": [{"type": "Launched", "status": "Unknown", "message": why}]},
     }
+    claim["spec"]["resources"] = {"requests": {"cpu": "1", "memory": "2Gi", "pods": "3"}}
 
-    explained, _, group = answers(tmp_path, recorded(nodeClaims=[claim]), capsys)
+    explained, _, _ = answers(tmp_path, recorded(nodeClaims=[claim]), capsys)
 
     place = f"NodeClaim default-abc12, which is not launched yet: {why}"
     assert explained["answer"] == f"schedules on {place}"
+    claim["status"]["allocatable"] = {"cpu": "2", "memory": "8Gi", "pods": "10"}
+    _, _, group = answers(tmp_path, recorded(nodeClaims=[claim]), capsys)
     assert group["place"] == f"on {place}"
 
 

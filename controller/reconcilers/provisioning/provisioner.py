@@ -15,7 +15,6 @@ from typing import Protocol
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, RESOURCE_CLAIM
-from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
 from controller.reconcilers.clock import first_past
@@ -43,9 +42,8 @@ from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.scheduling.dra.claims import missing_claim
 from controller.scheduling.results import NewNode, Results, about_pool
 from controller.scheduling.settings import STRICT
-from controller.state.nodes import StateNode
 from controller.state.pendingpods import MAX_UNTRIED_AGE
-from controller.state.snapshot import Snapshot
+from controller.state.snapshot import Snapshot, with_promised_capacity
 from controller.telemetry.logs import ChangeMonitor
 
 UNSYNCED = timedelta(seconds=1)
@@ -448,30 +446,6 @@ def log_fields(pods: Sequence[Pod], results: Results) -> dict[str, object]:
 def _existing_pods(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:
     """Return the pods of these keys that still exist."""
     return [pods[key] for key in keys if key in pods]
-
-
-def with_promised_capacity(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot in which unlaunched NodeClaims have the capacity that they request.
-
-    Their nodes will have at least this capacity. So a pod can be planned there if kube-scheduler
-    binds one of the claim's pods elsewhere. An earlier leader's NodeClaims may wait minutes for
-    their launch.
-    """
-    return dataclasses.replace(snapshot, nodes=tuple(map(_with_promised_capacity, snapshot.nodes)))
-
-
-def _with_promised_capacity(node: StateNode) -> StateNode:
-    claim = node.claim
-    if claim is None or node.node is not None or node.provider_id:
-        return node
-    fixed_labels = {
-        r.key: r.values[0]
-        for r in claim.spec.requirements
-        if r.operator == "In" and len(r.values) == 1
-    }
-    promised = with_fields(claim, "metadata", labels={**fixed_labels, **claim.metadata.labels})
-    promised = with_fields(promised, "status", allocatable=claim.spec.resources.requests)
-    return dataclasses.replace(node, claim=promised)
 
 
 def with_placed_pods(

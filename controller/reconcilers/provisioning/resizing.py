@@ -35,10 +35,10 @@ from controller.disruption.resizing import evictions, shortfall
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.provisioning.provisioner import Solve, with_promised_capacity
+from controller.reconcilers.provisioning.provisioner import Solve
 from controller.state.nodes import lifecycle_event
 from controller.state.pods import is_terminal, pending_resize
-from controller.state.snapshot import Snapshot
+from controller.state.snapshot import Snapshot, with_promised_capacity
 
 CHECK_PERIOD = timedelta(minutes=1)
 """How often a node with a pending resize is checked again, and how long a resize is deferred before
