@@ -49,6 +49,7 @@ from tests.reconcilers import (
 )
 from tests.reconcilers.test_batchwindow import make_stateful_set, waiting
 from tests.reconcilers.world import World
+from tests.telemetry import test_events
 from tests.virtualclock import VirtualClockLoop
 
 Right = tuple[str, str, str]
@@ -185,6 +186,7 @@ async def _what_is_seldom() -> None:
     await test_deletioncosts.test_pods_of_drifted_nodes_have_lower_deletion_costs()
     await test_modes.test_a_replaced_pod_does_not_create_another_recommendation()
     await cluster_dns(FakeApiServer())
+    await test_events.test_a_repeated_event_shows_the_latest_numbers(test_events.RecordedEvents())
     world, pods = World(), waiting("web-0", owner="StatefulSet/web")
     world.seed(make_stateful_set(1, "Parallel"), *pods)
     assert await Arrivals(world.ports).are_complete({pods[0].metadata.uid})

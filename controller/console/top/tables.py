@@ -36,6 +36,9 @@ HOURS_A_MONTH = 730
 LEAST_NAME, LEAST_CAUSE = 12, 20
 """The widths to which the columns of names and causes may shrink, in characters."""
 
+CAUSE_PART = 4
+"""A quarter of the terminal belongs to the causes before columns that say less."""
+
 GAP = "  "
 ASCENDING, DESCENDING = " ↑", " ↓"
 
@@ -190,8 +193,9 @@ class Nodes:
         lines = _group_lines(nodes, arranged.group) if arranged.group else nodes
         following = max((14, *map(len, self._leaving.values())))
         why = max((10, *map(len, self._blocked.values())))
+        least = min(why, max(LEAST_CAUSE, columns // CAUSE_PART))
         shown, own_widths = self._columns(
-            columns and max(columns - following - min(why, LEAST_CAUSE) - 2 * len(GAP), 1),
+            columns and max(columns - following - least - 2 * len(GAP), 1),
             arranged.column,
         )
         arrow = DESCENDING if arranged.is_reversed else ASCENDING
