@@ -448,9 +448,8 @@ class Joiner(pulumi.ComponentResource):
             recorded=recorded_resources(),
         )
         # A cluster that this stack creates has its creator as administrator.
-        if isinstance(cluster.endpoint, str):
-            preflight.refuse_without_access(location)
-        self._warn(location)
+        exists = isinstance(cluster.endpoint, str)
+        self._warn(location, exists=exists, answers=exists and preflight.require_access(location))
         if self._access in MAPPED_GROUPS:
             refuse_unreadable_mapping(location)
         customresources.refuse_other_kinds(location, args.existing_crds, self._title)
@@ -468,24 +467,30 @@ class Joiner(pulumi.ComponentResource):
             )
         return tags
 
-    def _warn(self, location: ClusterLocation) -> None:
-        """Warn of missing prerequisites that would prevent the first node from launching."""
+    def _warn(self, location: ClusterLocation, *, exists: bool, answers: bool) -> None:
+        """Warn of missing prerequisites that would prevent the first node from launching.
+
+        Args:
+            location: the location of the cluster.
+            exists: whether the cluster exists. One that this stack creates gets its agent and its
+                DNS before the controller starts.
+            answers: whether its API server answers.
+
+        """
         args = self._args
-        # A cluster that this stack creates gets its agent and its DNS before the controller starts.
-        exists = isinstance(args.cluster.endpoint, str)
         lacks = args.spot_role == "existing"
         by_agent = args.identity == "pod-identity" and args.pod_identity_agent == "existing"
         troubles = [*(preflight.of_account(location, args.node_pools) if lacks else ())]
         if exists:
+            isolated = self._options.isolated_vpc
             troubles += [
                 *(preflight.of_agent(location) if by_agent else ()),
+                *(preflight.of_endpoints(location, args.identity) if isolated else ()),
+            ]
+        if answers:
+            troubles += [
                 *(preflight.of_dns(location) if args.dns_policy == "ClusterFirst" else ()),
                 *preflight.of_nodes(location, args.node_selector, args.tolerations),
-                *(
-                    preflight.of_endpoints(location, args.identity)
-                    if self._options.isolated_vpc
-                    else ()
-                ),
             ]
         for trouble in troubles:
             pulumi.warn(trouble)

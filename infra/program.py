@@ -224,7 +224,7 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     )
     location = _location(config)
     made_at = refuse_missing_cluster(location)
-    preflight.refuse_without_access(location, "/apis/karpenter.sh/v1/nodepools")
+    preflight.require_access(location, "/apis/karpenter.sh/v1/nodepools")
     first = Installation("installation", location, _installation(config), made_at=made_at)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first])
     cluster = EksCluster.found(location, on_aws)

@@ -44,14 +44,15 @@ CLUSTER_ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 SYSTEM = "/apis/apps/v1/namespaces/kube-system"
 
 
-def refuse_without_access(location: ClusterLocation, path: str = CLUSTER_ROLES) -> None:
+def require_access(location: ClusterLocation, path: str = CLUSTER_ROLES) -> bool:
     """Check that the API server lets the principal that runs Pulumi read objects.
-
-    If the API server does not answer, the check passes.
 
     Args:
         location: the location of the cluster.
         path: the objects that the stack creates.
+
+    Returns:
+        Whether the API server answers. If it does not, the check passes.
 
     Raises:
         ConfigError: the principal has no access to the cluster, or too little.
@@ -63,12 +64,12 @@ def refuse_without_access(location: ClusterLocation, path: str = CLUSTER_ROLES) 
         problem: Exception = exc
     except ApiError as exc:
         if exc.status != FORBIDDEN:
-            return
+            return True
         problem = exc
     except CLUSTER_ERRORS:
-        return
+        return False
     else:
-        return
+        return True
     cluster = f"--cluster-name {location.cluster_name} --region {location.region}"
     principal = "--principal-arn <ARN of your IAM role or user>"
     raise ConfigError(
