@@ -333,13 +333,22 @@ class Slow(Fault):
             await asyncio.sleep(self.chance.uniform(*self.seconds))
 
 
+REFUSALS = (
+    *["InsufficientInstanceCapacity"] * 3,
+    "UnsupportedOperation",
+    "InvalidParameterCombination",
+)
+"""Codes with which EC2 refuses an instance type; missing capacity is the usual one."""
+
+
 class Exhausted(Fault):
-    """There is no capacity: of some instance types, of a capacity type, or at all."""
+    """EC2 refuses to launch some instance types, a capacity type, or all."""
 
     async def inject(self, scene: Scene) -> None:
         closed = scene.region.closed
         while True:
             closed.clear()
+            scene.region.refuses_with = self.chance.choice(REFUSALS)
             market = self.chance.choice(("spot", "on-demand"))
             some = self.chance.sample(SIZES, 3)
             closed.update((size.name, market) for size in some)

@@ -119,6 +119,9 @@ class Region:
     closed: set[tuple[str, str]] = field(default_factory=set)
     """Instance type and capacity type without capacity now; `*` stands for all."""
 
+    refuses_with: str = "InsufficientInstanceCapacity"
+    """The code with which EC2 refuses what is in `closed`."""
+
     most_at_once: int = 1000
     """The greatest number of instances that a fleet gets now."""
 
@@ -395,7 +398,7 @@ class Region:
                         _fleet_error("InvalidLaunchTemplateName.NotFoundException", shown)
                     )
                 elif self.closed & {(override["InstanceType"], target), ("*", target), ("*", "*")}:
-                    errors.append(_fleet_error("InsufficientInstanceCapacity", shown))
+                    errors.append(_fleet_error(self.refuses_with, shown))
                 else:
                     possible.append(shown)
         if not possible:
