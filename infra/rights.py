@@ -111,6 +111,21 @@ ROWS = (
 """The table in `PAGE`, without the access entry."""
 
 
+UNLIMITED = (
+    "ec2:Describe*",
+    "ecr:GetAuthorizationToken",
+    "eks:CreateCluster",
+    "eks:DescribeAddonVersions",
+    "elasticloadbalancing:Describe*",
+    "events:ListRules",
+    "iam:ListInstanceProfiles",
+    "iam:ListRoles",
+    "pricing:GetProducts",
+    "sts:GetCallerIdentity",
+)
+"""Actions that IAM does not limit to resources: a policy allows them on `*` or not at all."""
+
+
 class MissingRightError(ClientError, pulumi.RunError):  # type: ignore[misc]
     """AWS denied a call; the message names the action and the right that allows it."""
 
@@ -125,11 +140,10 @@ def remedy(action: str) -> str:
     rows = (row for row in ROWS if any(fnmatchcase(action, one) for one in row.actions))
     if (row := next(rows, None)) is None:
         return f"Allow {action} to the principal that runs Pulumi ({PAGE})"
+    unlimited = any(fnmatchcase(action, one) for one in UNLIMITED)
+    needed, resources = ((action,), "*") if unlimited else (row.actions, row.resources)
     when = "" if row.when in ("always", "destroy") else f", if {row.when.replace('`', '')}"
-    return (
-        f"The principal that runs Pulumi needs {' '.join(row.actions)} on {row.resources}{when} "
-        f"({PAGE})"
-    )
+    return f"The principal that runs Pulumi needs {' '.join(needed)} on {resources}{when} ({PAGE})"
 
 
 def explain_denials(client: Any) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
+import boto3
 import pulumi
 import pytest
+from botocore import xform_name
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
 
 from infra.clusterapi import ClusterLocation
-from infra.rights import ROWS, MissingRightError, Row, remedy
+from infra.rights import ROWS, UNLIMITED, MissingRightError, Row, remedy
+from testbed.cloud.iam import reference
 from testbed.environment import CHECKOUT
 
 HERE = ClusterLocation("joiner", "us-west-2")
@@ -77,6 +82,39 @@ def test_another_right_than_the_calls_own_is_named() -> None:
     assert "iam:*Role*" in remedy("iam:PassRole")
     assert "if cluster is create" in remedy("ec2:CreateVpc")
     assert remedy("s3:GetObject").startswith("Allow s3:GetObject to the principal")
+
+    assert "needs eks:DescribeAddonVersions on * (" in remedy("eks:DescribeAddonVersions")
+
+
+PREFIXES = {
+    "ec2": "ec2", "ecr": "ecr", "eks": "eks", "elb": "elasticloadbalancing",
+    "elbv2": "elasticloadbalancing", "events": "events", "iam": "iam", "pricing": "pricing",
+    "sqs": "sqs", "ssm": "ssm", "sts": "sts",
+}  # fmt: skip
+"""boto3's services that the program and its provider call, and the prefixes of their actions."""
+
+
+def actions_in_code() -> Iterator[str]:
+    """Yield the actions of the operations that the program and the provider's stand-in name."""
+    session = boto3.Session(region_name="us-west-2")
+    folders = (CHECKOUT / "infra", CHECKOUT / "testbed" / "plugins" / "awsprovider")
+    text = "\n".join(file.read_text() for each in folders for file in each.rglob("*.py"))
+    words = set(re.findall(r"[a-z_]+", text))
+    for service, prefix in PREFIXES.items():
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        for operation in session.client(service, **keys).meta.service_model.operation_names:
+            if xform_name(operation) in words:
+                yield f"{prefix}:{operation}"
+
+
+def test_the_actions_that_iam_does_not_limit_are_named() -> None:
+    unlimited = {each for each in actions_in_code() if not reference.resource_types(each)[0].name}
+    page = (CHECKOUT / "docs" / "how-to" / "clusters.md").read_text()
+    sentence = page.partition("must allow them on `*`: ")[2].partition(".\n\n")[0]
+
+    assert re.findall(r"`([^`]+)`", sentence) == list(UNLIMITED)
+    assert {a for a in unlimited if not any(fnmatchcase(a, p) for p in UNLIMITED)} == set()
+    assert {p for p in UNLIMITED if not any(fnmatchcase(a, p) for a in unlimited)} == set()
 
 
 def test_the_documented_table_is_that_of_the_errors() -> None:
