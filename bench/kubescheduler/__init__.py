@@ -3,5 +3,6 @@
 * `judge`      runs `kubefilter`, the program that has the plugins in memory
 * `generated`  small worlds over every filter plugin
 * `existing`   one pending pod beside existing nodes; `launched` many, with new nodes (`stage`)
+* `disrupted`  commands of a disruption, and where they send the evicted pods
 * `campaign`   runs many worlds; `python -m bench.kubescheduler` prints what differs
 """

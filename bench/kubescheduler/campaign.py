@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from bench.kubescheduler import existing, launched
+from bench.kubescheduler import disrupted, existing, launched
 from bench.kubescheduler.judge import JudgeFailedError, KubeScheduler
 from bench.parity.shrinking import shrink
 
-FAMILIES: dict[str, ModuleType] = {"existing": existing, "launched": launched}
+FAMILIES: dict[str, ModuleType] = {
+    "existing": existing,
+    "launched": launched,
+    "disrupted": disrupted,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def world(seed: int, judge: KubeScheduler) -> World:
 
 def features(seed: int) -> tuple[str, ...]:
     """Return what the world of a seed is about."""
-    return (parity if seed % 2 == 0 else generated).features(seed // 2)
+    return parity.features(seed // 2) if seed % 2 == 0 else generated.features(seed // 2)
 
 
 def differences(world: World, judge: KubeScheduler) -> Iterator[str]:

@@ -60,6 +60,9 @@ One draft in a hundred is refused; a feature whose every draft is refused is a f
 """
 
 
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+
 def features(seed: int) -> tuple[str, ...]:
     """Return the names of the features in the world of a seed."""
     return tuple(feature.__name__ for feature in _choose_features(seed))
@@ -72,7 +75,7 @@ def world(seed: int, judge: KubeScheduler) -> Object:
         InvalidPodError: the API server refuses a pod of each draft.
 
     """
-    return _stored(judge, lambda attempt: _draft(seed, attempt).world())
+    return _stored_world(judge, lambda attempt: _draft(seed, attempt).world())
 
 
 def crowd(seed: int, judge: KubeScheduler) -> Object:
@@ -82,10 +85,10 @@ def crowd(seed: int, judge: KubeScheduler) -> Object:
         InvalidPodError: the API server refuses a pod of each draft.
 
     """
-    return _stored(judge, lambda attempt: _crowded(seed, attempt))
+    return _stored_world(judge, lambda attempt: _crowded_world(seed, attempt))
 
 
-def _stored(judge: KubeScheduler, drafts: Callable[[int], Object]) -> Object:
+def _stored_world(judge: KubeScheduler, drafts: Callable[[int], Object]) -> Object:
     for attempt in range(ATTEMPTS):
         drafted = drafts(attempt)
         try:
@@ -95,7 +98,7 @@ def _stored(judge: KubeScheduler, drafts: Callable[[int], Object]) -> Object:
     raise reason
 
 
-def _crowded(seed: int, attempt: int) -> Object:
+def _crowded_world(seed: int, attempt: int) -> Object:
     draft = _draft(seed, attempt)
     chance = draft.chance
     groups: list[Object] = []
@@ -114,7 +117,12 @@ def _crowded(seed: int, attempt: int) -> Object:
             groups.append(pod)
     names = {node["metadata"]["name"] for node in world["nodes"]}
     running = [pod for pod in draft.running if pod["spec"]["nodeName"] in names]
-    return {**world, **draft.others, "pods": [*running, *groups]}
+    for claim in draft.others.get("persistentVolumeClaims", []):
+        # The provisioner takes back the choice of a node that is gone.
+        if claim["metadata"].get("annotations", {}).get(SELECTED_NODE, "") not in {"", *names}:
+            del claim["metadata"]["annotations"]
+    # A driver publishes the storage of a node to come once it runs there.
+    return {**world, **draft.others, "csiDrivers": [], "pods": [*running, *groups]}
 
 
 def _pool(chance: random.Random, number: int) -> Object:
