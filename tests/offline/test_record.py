@@ -202,6 +202,24 @@ async def test_a_redacted_world_does_not_identify_its_cluster() -> None:
     assert claim["metadata"]["name"] == f"{web['metadata']['name']}-{volume}"
 
 
+def test_a_redacted_world_has_tokens_for_the_labels_that_user_data_sets() -> None:
+    original = private()
+    team = {"key": "example.com/team", "operator": "In", "values": ["acme-team"]}
+    for row in original["instanceTypes"]:
+        row["requirements"] = [*row["requirements"], team]
+
+    written = redact(original)
+
+    assert "acme" not in json.dumps(written["instanceTypes"])
+    (web,) = written["pods"]
+    assert {
+        tuple(term["values"])
+        for row in written["instanceTypes"]
+        for term in row["requirements"]
+        if term["key"] == "example.com/team"
+    } == {(web["spec"]["nodeSelector"]["example.com/team"],)}
+
+
 async def test_redaction_keeps_compared_numbers() -> None:
     gpus = {"key": "example.com/slots", "operator": "Gt", "values": ["4"]}
     original = world(pools=[node_pool("a", requirements=[gpus])])

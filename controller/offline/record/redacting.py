@@ -170,10 +170,11 @@ def _namespace(value: dict[str, Any], words: _Words) -> dict[str, Any]:
 
 
 def _type(row: dict[str, Any], words: _Words) -> dict[str, Any]:
-    pools = row.get("nodePools")
-    return (
-        {**row, "nodePools": [pool and words.replacement(pool) for pool in pools]} if pools else row
-    )
+    # Labels of the user data are among the requirements.
+    result = {**row, "requirements": _object(row.get("requirements", []), words)}
+    if pools := row.get("nodePools"):
+        result["nodePools"] = [pool and words.replacement(pool) for pool in pools]
+    return result
 
 
 def _hardware(value: dict[str, Any], words: _Words) -> dict[str, Any]:
