@@ -16,7 +16,7 @@ from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.cluster.network import Network, NetworkArgs, zones_in_use
 from infra.clusterapi import ClusterLocation
 from infra.config.checks import require_options
-from infra.config.forms import PRIVATE
+from infra.config.forms import PRIVATE, ConfigError
 from infra.config.reading import is_secret, read, refuse_disallowed
 from infra.config.settings import StackConfig
 from infra.deployment import customresources
@@ -24,6 +24,7 @@ from infra.guards import clusterproof, preflight
 from infra.guards.deletionguard import DeletionGuard, retention_options
 from infra.guards.ownership import refuse_missing_cluster
 from infra.joiner import Joiner, JoinerArgs
+from infra.lifecycle.destroying import is_destroying
 from infra.lifecycle.networksweep import NetworkSweep
 from infra.lifecycle.teardown import Installation
 from infra.nodepools import NodePools, NodePoolsArgs
@@ -238,9 +239,9 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
             cluster=cluster,
             manifests=pools,
             variables={
-                "CLUSTER_NAME": reference.require_output("clusterName"),
-                "NODE_ROLE": reference.require_output("nodeRole"),
-                "INSTANCE_PROFILE": reference.require_output("instanceProfile"),
+                "CLUSTER_NAME": _output_of(reference, "clusterName"),
+                "NODE_ROLE": _output_of(reference, "nodeRole"),
+                "INSTANCE_PROFILE": _output_of(reference, "instanceProfile"),
                 # Not every stack exports these, and stacks of earlier versions export none.
                 "DISCOVERY_TAG": reference.get_output("discoveryTag").apply(
                     lambda key: key or labels.TAG_DISCOVERY
@@ -258,6 +259,21 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
         pulumi.ResourceOptions(providers=[in_cluster]),
     )
     pulumi.export("nodePools", [w["metadata"]["name"] for w in pools if w["kind"] == "NodePool"])
+
+
+def _output_of(platform: pulumi.StackReference, name: str) -> pulumi.Output[str]:
+    """Return an output of the platform's stack; in a destroy, "" if it has none."""
+
+    def given(value: str | None, stack: str) -> str:
+        if value is None and not is_destroying():
+            raise ConfigError(
+                f"joiner:platformStack: the stack {stack} has no output {name}: it was destroyed, "
+                "or has no controller. Run `pulumi up` there first, or destroy this stack"
+            )
+        return value or ""
+
+    outputs: pulumi.Output[list[Any]] = pulumi.Output.all(platform.get_output(name), platform.name)
+    return outputs.apply(lambda known: given(*known))
 
 
 def _environment(config: StackConfig) -> dict[str, Any]:

@@ -100,6 +100,9 @@ ARNS = {
 }
 """The ARNs that policies name, by type; others look like none of AWS."""
 
+DESTROYED = "organization/joiner/destroyed"
+"""A stack without outputs."""
+
 STATE_READS = {
     "pulumi:pulumi:readStackOutputs": "name",
     "pulumi:pulumi:readStackResourceOutputs": "stackName",
@@ -137,7 +140,8 @@ class Region(pulumi_mocks.Mocks):
             return args.name, {**args.inputs, "metadata": metadata}
         if args.typ == "pulumi:pulumi:StackReference":
             names = {"nodeRole": "RoleOfPlatform", "instanceProfile": "ProfileOfPlatform"}
-            extra |= {"outputs": {"clusterName": "joiner", **names}}
+            is_there = args.inputs["name"] != DESTROYED
+            extra |= {"outputs": {"clusterName": "joiner", **names} if is_there else {}}
         return f"{args.name}-id", {**extra, **args.inputs}
 
     def call(
@@ -576,6 +580,11 @@ def test_a_stack_with_only_pools_uses_another_stacks_controller(tmp_path: Path) 
     assert not made.of("aws:iam/role:Role")
     assert not made.of("kubernetes:apps/v1:Deployment")
     assert set(made.dynamic) == {"installation", "node-pools-owners"}
+
+
+def test_a_platform_stack_that_was_destroyed_is_named() -> None:
+    with pytest.raises(ConfigError, match=f"the stack {DESTROYED} has no output .*: it was destr"):
+        run(platformStack=DESTROYED, image="")
 
 
 def test_one_endpoint_serves_every_api() -> None:
