@@ -167,9 +167,14 @@ class Solver:
 
     def _breaking_domains(self) -> dict[TopologyGroup, set[str]]:
         """Return the broken spreads over other domains than nodes, with the further domains."""
-        if not self._domains.breaking_domains(self._union(node.eligible for node in self._planned)):
+        if not any(group.type is TopologyType.SPREAD for group in self._groups):
             return {}
-        # A NodeClaim lists only instance types that hold its pods.
+        members = {id(each): each for node in self._planned for each, _ in node.members}
+        eligible = self._union(each.eligible for each in members.values())
+        if not self._domains.breaking_domains(eligible):
+            return {}
+        # Not every pod of a node allows these variants, and a NodeClaim lists only instance types
+        # that hold its pods.
         options = self._supply.launch_options
         holding = (options.fitting_variants(node.eligible, node.size) for node in self._planned)
         return self._domains.breaking_domains(self._union(holding))

@@ -86,7 +86,7 @@ class TopologyGroup:
     terms: int = 1
     hard: bool = False
     node_filter: NodeFilter = EVERY_NODE
-    universe: dict[str, str] = field(default_factory=dict)
+    universe: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def per_node(self) -> bool:
@@ -311,7 +311,6 @@ class TopologyGroups:
         the time when the nodes are gone.
         """
         named = {node.name for node in nodes}
-        leaving = {node.name for node in nodes if node.deleting}
         pods_by_labels: defaultdict[tuple[str, LabelItems, bool], Counter[str]]
         pods_by_labels = defaultdict(Counter)
         for pod in pods:
@@ -319,21 +318,7 @@ class TopologyGroups:
                 values = tuple(sorted(pod.metadata.labels.items()))
                 equal = (pod.metadata.namespace, values, pod.metadata.is_deleting)
                 pods_by_labels[equal][pod.spec.node_name] += 1
-        domains_by_key = {
-            key: _domains(nodes, key) for key in sorted({group.key for group in self.all})
-        }
-        domains_by_group = []
-        for group in self.all:
-            domains = domains_by_key[group.key]
-            if group.node_filter != EVERY_NODE:
-                admitted = {node.name for node in nodes if group.node_filter.admits(node)}
-                domains = {name: domain for name, domain in domains.items() if name in admitted}
-            group.universe.update(
-                (domain, name)
-                for name, domain in domains.items()
-                if not group.per_node or name not in leaving
-            )
-            domains_by_group.append(domains)
+        domains_by_group = self._read_domains(nodes)
         for (namespace, values, is_terminating), pods_by_node in pods_by_labels.items():
             for index in self.selecting_groups(namespace, dict(values)):
                 if is_terminating and self.all[index].type is TopologyType.SPREAD:
@@ -342,6 +327,25 @@ class TopologyGroups:
                     domain = domains_by_group[index].get(name)
                     if domain is not None:
                         self.tallies[index].counts[domain] += count
+
+    def _read_domains(self, nodes: Sequence[StateNode]) -> list[Mapping[str, str]]:
+        """Return the domain of each node that a group takes into account, by the group's index.
+
+        The domains are also recorded as the `universe` of spreads.
+        """
+        keys = sorted({group.key for group in self.all})
+        domains_by_key = {key: _domains(nodes, key) for key in keys}
+        names_by_key = {key: _names(domains_by_key[key], key, nodes) for key in keys}
+        domains_by_group: list[Mapping[str, str]] = []
+        for group in self.all:
+            domains = domains_by_key[group.key]
+            group.universe = names_by_key[group.key]
+            if group.node_filter != EVERY_NODE:
+                admitted = {node.name for node in nodes if group.node_filter.admits(node)}
+                domains = {name: domain for name, domain in domains.items() if name in admitted}
+                group.universe = _names(domains, group.key, nodes)
+            domains_by_group.append(domains)
+        return domains_by_group
 
 
 def domain_of(node: StateNode, key: str) -> str | None:
@@ -358,6 +362,12 @@ def _domains(nodes: Sequence[StateNode], key: str) -> dict[str, str]:
     """Return the domain of each node for a topology key; nodes without the label are left out."""
     pairs = ((node.name, domain_of(node, key)) for node in nodes)
     return {name: domain for name, domain in pairs if domain is not None}
+
+
+def _names(domains: Mapping[str, str], key: str, nodes: Sequence[StateNode]) -> dict[str, str]:
+    """Return a node's name by domain; by hostname without the nodes that are being deleted."""
+    leaving = {node.name for node in nodes if node.deleting} if key == labels.HOSTNAME else set()
+    return {domain: name for name, domain in domains.items() if name not in leaving}
 
 
 def _selector_of(term: PodAffinityTerm, own_labels: Mapping[str, str]) -> LabelSelector | None:
