@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+
+import msgspec
 
 from controller.apis import labels
 from controller.apis.kubernetes.meta import with_fields
@@ -66,6 +68,9 @@ Alternatives = tuple[dict[str, ValueSet], ...]
 """Requirements, of which a node must meet one."""
 
 
+ANYWHERE: Alternatives = ({},)
+
+
 class VolumeError(ValueError):
     """A pod's volumes do not allow it to run yet; the message says why."""
 
@@ -98,18 +103,51 @@ class Volumes:
 NO_VOLUMES = Volumes()
 
 
+@dataclass(slots=True)
+class _Offer:
+    """What a StorageClass offers for an unbound claim.
+
+    * `alternatives`: the nodes that can attach a volume, created or existing.
+    * `volumes`: the existing volumes that the claim can be bound to, the smallest first, with the
+      alternatives of their node affinity.
+    * `least`: the least number of existing volumes with the same node affinity.
+    """
+
+    alternatives: Alternatives
+    volumes: tuple[tuple[PersistentVolume, Alternatives], ...]
+    least: int = field(init=False)
+    _known: dict[frozenset[tuple[str, ValueSet]], tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Count the volumes with the same node affinity."""
+        at_same_nodes = Counter(
+            frozenset(frozenset(term.items()) for term in reach) for _, reach in self.volumes
+        )
+        self.least = min(at_same_nodes.values(), default=0)
+
+    def volumes_on(self, alternative: dict[str, ValueSet]) -> tuple[str, ...]:
+        """Return the names of the volumes that every node of an alternative can attach."""
+        key = frozenset(alternative.items())
+        if key not in self._known:
+            self._known[key] = tuple(
+                volume.metadata.name
+                for volume, reach in self.volumes
+                if any(requirements.conjunction(alternative, term) == alternative for term in reach)
+            )
+        return self._known[key]
+
+
 @dataclass(frozen=True, slots=True)
 class _StaticClaim:
     """An unbound claim for which no volume is created, and the existing ones it can be bound to.
 
-    `described` names the claim in errors; `key` is its namespace and name. With each volume come
-    the alternatives of its node affinity, the smallest volume first.
+    `described` names the claim in errors; `key` is its namespace and name.
     """
 
     described: str
     key: str
     spec: PersistentVolumeClaimSpec
-    volumes: Sequence[tuple[PersistentVolume, Alternatives]]
+    offer: _Offer
 
 
 class VolumeIndex:
@@ -146,6 +184,11 @@ class VolumeIndex:
         )
         self._reserved: dict[str, str] = {}
         """The claim for which a volume is reserved, by the name of the volume."""
+
+        # Thousands of claims have equal specs, and a volume on the disk of each node is an
+        # alternative of its own. So the alternatives of equal specs are one object.
+        self._offers: dict[tuple[object, ...], _Offer] = {}
+        self._combined: dict[tuple[int, int], tuple[Alternatives, Alternatives, Alternatives]] = {}
 
     @cached_property
     def _unbound_volumes(self) -> Mapping[str, list[PersistentVolume]]:
@@ -209,7 +252,7 @@ class VolumeIndex:
                 by_claim.add((AWS_EBS, _handle(volume.aws_elastic_block_store)))
         if not reaches and not by_claim:
             return NO_VOLUMES
-        common = _common(reaches)
+        common = self._common(reaches)
         return Volumes(
             self._with_free_volumes(common, static, node_alternatives) if static else common,
             tuple(sorted(by_claim)),
@@ -402,21 +445,41 @@ class VolumeIndex:
                 "volumeBindingMode Immediate, so the pod waits until the volume is provisioned"
             )
         try:
-            created = self._created_volumes(storage_class, spec)
-            if created == ({},):
-                return created
-            existing = [
-                (volume, self._node_affinity(volume, is_bound=False))
-                for volume in self._unbound_volumes.get(spec.storage_class_name, ())
-                if can_bind(volume, spec, namespace, name)
-            ]
+            offer = self._offer(storage_class, spec, namespace, name)
         except ValueError as malformed:
             raise VolumeError(f"{described}: {malformed}") from malformed
         if not _creates_volumes(storage_class):
-            if not existing:
+            if not offer.volumes:
                 raise VolumeError(_no_volume_left(described, storage_class))
-            static.append(_StaticClaim(described, f"{namespace}/{name}", spec, existing))
-        return _distinct([*created, *(term for _, terms in existing for term in terms)])
+            static.append(_StaticClaim(described, f"{namespace}/{name}", spec, offer))
+        return offer.alternatives
+
+    def _offer(
+        self,
+        storage_class: StorageClass,
+        spec: PersistentVolumeClaimSpec,
+        namespace: str,
+        name: str,
+    ) -> _Offer:
+        """Return what a StorageClass offers for an unbound claim; cached for equal specs.
+
+        Raises:
+            ValueError: a volume or a CSIStorageCapacity is malformed.
+
+        """
+        is_named = (namespace, name) in self._promised
+        key = (msgspec.msgpack.encode(spec), (namespace, name) if is_named else None)
+        cached = self._offers.get(key)
+        if cached is None:
+            created = self._created_volumes(storage_class, spec)
+            volumes = [
+                (volume, self._node_affinity(volume, is_bound=False))
+                for volume in self._unbound_volumes.get(storage_class.metadata.name, ())
+                if created != ({},) and can_bind(volume, spec, namespace, name)
+            ]
+            terms = [*created, *(term for _, reach in volumes for term in reach)]
+            cached = self._offers[key] = _Offer(_distinct(terms), tuple(volumes))
+        return cached
 
     def _created_volumes(
         self, storage_class: StorageClass, spec: PersistentVolumeClaimSpec
@@ -444,14 +507,22 @@ class VolumeIndex:
         with_storage = tuple(nodes_with_storage(spec, capacities, initialized))
         return _combinations(terms or ({},), with_storage)
 
-    def _competing_claims(self, storage_class: str) -> int:
-        """Return the number of unbound claims of a StorageClass that pods of the solve use."""
-        used = (self._claims.get(key) for key in self._users)
-        return sum(
-            claim is not None
-            and not claim.spec.volume_name
-            and claim.spec.storage_class_name == storage_class
-            for claim in used
+    @cached_property
+    def _promised(self) -> Set[tuple[str, str]]:
+        """The claims, by namespace and name, that volumes without a claim are reserved for."""
+        return {
+            (volume.spec.claim_ref.namespace, volume.spec.claim_ref.name)
+            for volumes in self._unbound_volumes.values()
+            for volume in volumes
+            if volume.spec.claim_ref is not None
+        }
+
+    @cached_property
+    def _competing_claims(self) -> Counter[str]:
+        """The number of unbound claims that pods of the solve use, by StorageClass."""
+        used = [self._claims[key] for key in self._users if key in self._claims]
+        return Counter(
+            claim.spec.storage_class_name or "" for claim in used if not claim.spec.volume_name
         )
 
     def _with_free_volumes(
@@ -469,34 +540,35 @@ class VolumeIndex:
             VolumeError: too few volumes are left.
 
         """
-        contested = any(self._is_contested(claim, len(claims)) for claim in claims)
+        contested = any(
+            len(claims) < self._competing_claims[claim.spec.storage_class_name or ""]
+            # Otherwise there are enough for all claims wherever there is one.
+            and claim.offer.least < self._competing_claims[claim.spec.storage_class_name or ""]
+            for claim in claims
+        )
         if len(claims) == 1 and not contested:
             return alternatives
         # As kube-scheduler, in the order of the requested sizes.
         ordered = sorted(claims, key=lambda claim: requested_size(claim.spec))
-        chosen = [(one, self._chosen_volumes(one, ordered)) for one in alternatives]
-        fitting = [(one, volumes) for one, volumes in chosen if volumes]
+        own = tuple(map(dict, node_alternatives))
+        fitting: list[dict[str, ValueSet]] = []
+        reserved: dict[str, str] = {}
+        for alternative in alternatives:
+            chosen = self._chosen_volumes(alternative, ordered)
+            if chosen:
+                fitting.append(alternative)
+                is_allowed = contested and bool(_combinations((alternative,), own))
+                if is_allowed or not reserved:
+                    reserved, fitting = chosen, [alternative] if contested else fitting
+                if is_allowed:
+                    break
         if not fitting:
             storage_class = self._classes[claims[-1].spec.storage_class_name or ""]
             raise VolumeError(_no_volume_left(claims[-1].described, storage_class))
-        if not contested:
-            return tuple(one for one, _ in fitting)
-        own = tuple(map(dict, node_alternatives))
-        first = next((pair for pair in fitting if _combinations((pair[0],), own)), fitting[0])
-        self._reserved.update(first[1])
-        return (first[0],)
-
-    def _is_contested(self, claim: _StaticClaim, of_pod: int) -> bool:
-        """Whether other pods of the solve may need the volumes for a claim.
-
-        They do not if there are enough for all claims wherever there is one. `of_pod` is the number
-        of claims of the pod.
-        """
-        claims = self._competing_claims(claim.spec.storage_class_name or "")
-        at_same_nodes = Counter(
-            frozenset(frozenset(term.items()) for term in reach) for _, reach in claim.volumes
-        )
-        return claims > of_pod and min(at_same_nodes.values()) < claims
+        if contested:
+            self._reserved.update(reserved)
+            return (fitting[0],)
+        return tuple(fitting)
 
     def _chosen_volumes(
         self, alternative: dict[str, ValueSet], claims: Sequence[_StaticClaim]
@@ -507,18 +579,43 @@ class VolumeIndex:
         """
         chosen: dict[str, str] = {}
         for claim in claims:
-            for volume, reach in claim.volumes:
-                name = volume.metadata.name
-                if (
-                    name not in chosen
-                    and self._reserved.get(name, claim.key) == claim.key
-                    and any(requirements.conjunction(alternative, t) == alternative for t in reach)
-                ):
+            for name in claim.offer.volumes_on(alternative):
+                if name not in chosen and self._reserved.get(name, claim.key) == claim.key:
                     chosen[name] = claim.key
                     break
             else:
                 return {}
         return chosen
+
+    def _common(self, reaches: Sequence[tuple[str, Alternatives]]) -> Alternatives:
+        """Return the requirements for nodes that attach all volumes, given with their origins.
+
+        Raises:
+            VolumeError: no node can attach all of them.
+
+        """
+        common: Alternatives = ANYWHERE
+        for index, (origin, alternatives) in enumerate(reaches):
+            narrowed = self._narrowed(common, alternatives)
+            if not narrowed:
+                before = reaches[:index]
+                apart = [one for one in before if not _combinations(one[1], alternatives)] or before
+                named = "; ".join(
+                    f"{name} requires {alternatives_text(reach)}"
+                    for name, reach in (*apart[:2], (origin, alternatives))
+                    if alternatives_text(reach)
+                )
+                raise VolumeError(f"no node can attach all volumes of the pod: {named}")
+            common = narrowed
+        return common
+
+    def _narrowed(self, some: Alternatives, others: Alternatives) -> Alternatives:
+        """Return the combinations of alternatives; cached for the same objects."""
+        key = id(some), id(others)
+        if key not in self._combined:
+            # The objects are kept with the result, so that their IDs stay unique.
+            self._combined[key] = some, others, _combinations(some, others)
+        return self._combined[key][2]
 
     def _node_affinity(self, volume: PersistentVolume, *, is_bound: bool) -> Alternatives:
         """Return the alternatives of a volume's node affinity.
@@ -575,31 +672,6 @@ def _zones_of_labels(volume: PersistentVolume) -> Alternatives:
         if key in _ZONE_LABELS and all(names):
             requirements.narrow(wanted, labels.normalize(key), one_of(*names))
     return (wanted, {labels.ZONE: NOTHING, labels.REGION: NOTHING}) if wanted else ({},)
-
-
-def _common(reaches: Sequence[tuple[str, Alternatives]]) -> Alternatives:
-    """Return the requirements for nodes that attach all of some volumes, given with their origins.
-
-    Raises:
-        VolumeError: no node can attach all of them.
-
-    """
-    common: Alternatives = ({},)
-    for index, (origin, alternatives) in enumerate(reaches):
-        narrowed = _combinations(common, alternatives)
-        if not narrowed:
-            before = reaches[:index]
-            apart = [
-                other for other in before if not _combinations(other[1], alternatives)
-            ] or before
-            named = "; ".join(
-                f"{name} requires {alternatives_text(reach)}"
-                for name, reach in (*apart[:2], (origin, alternatives))
-                if alternatives_text(reach)
-            )
-            raise VolumeError(f"no node can attach all volumes of the pod: {named}")
-        common = narrowed
-    return common
 
 
 def _combinations(some: Alternatives, others: Alternatives) -> Alternatives:
