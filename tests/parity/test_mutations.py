@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from bench.kubescheduler import mutate as judged
 from bench.parity import mutate as engine
 from tests.disruption import mutate as disruption
 from tests.mutations import CHECKOUT, Mutation
 
-MUTATIONS: tuple[Mutation, ...] = (*engine.MUTATIONS, *disruption.MUTATIONS)
+MUTATIONS: tuple[Mutation, ...] = (
+    *engine.MUTATIONS,
+    *judged.MUTATIONS,
+    *disruption.MUTATIONS,
+)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	storage "k8s.io/component-helpers/storage/volume"
 )
 
@@ -18,8 +19,8 @@ const attempts = 4
 // many is the number of pods of a plan above which one careful order is tried: it takes seconds.
 const many = 100
 
-// fileSystem is the provisioner whose volumes every zone reaches.
-const fileSystem = "efs.csi.aws.com"
+// zonal has the provisioners whose volumes only one zone reaches: the drivers of EBS.
+var zonal = sets.New("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com", "kubernetes.io/aws-ebs")
 
 // replay binds the pods of a plan, each to its planned node, and returns those that the plugins refuse.
 func replay(fresh func() *scheduler, bind map[string]string) (*scheduler, map[string]string) {
@@ -234,7 +235,7 @@ func (s *scheduler) provision(pod *v1.Pod) {
 		made.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: name, UID: claim.UID}
 		made.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: class.Provisioner, VolumeHandle: made.Name}
 		zone := s.zone(pod.Spec.NodeName)
-		if zone != "" && class.Provisioner != fileSystem {
+		if zone != "" && zonal.Has(class.Provisioner) {
 			in := v1.NodeSelectorRequirement{Key: v1.LabelTopologyZone, Operator: v1.NodeSelectorOpIn, Values: []string{zone}}
 			term := v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{in}}
 			made.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{term}}}
