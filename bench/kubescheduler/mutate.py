@@ -1,4 +1,4 @@
-"""Break the engine deliberately, one rule at a time, and check that kube-scheduler's plugins see.
+"""Break the engine deliberately, one rule at a time, and check that kube-scheduler notices.
 
     python -m bench.kubescheduler.mutate [--only NAME]
 
