@@ -155,12 +155,11 @@ def placements_in_words(
 
 def _placement_of(pod: Pod, decided: Placement, pending: PendingPods) -> Placement:
     causes, place = decided
-    attempt = pending.attempts.get(pod.key)
     if causes:
         return pending.causes(pod, causes), ""
-    if place.startswith(NEW_NODE):
-        return attempt.causes if attempt is not None else (), place
-    return (), f"on {pending.place(place)}"
+    attempt = pending.attempts.get(pod.key)
+    is_new = place.startswith(NEW_NODE)
+    return attempt.causes if attempt else (), place if is_new else f"on {pending.place(place)}"
 
 
 def pending_groups(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[str, Any]]:
