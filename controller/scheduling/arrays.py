@@ -43,6 +43,10 @@ def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
     return order[begins], number
 
 
+MOST = 2.0**62
+"""The greatest amount of a resource, in thousandths of its unit; it fits into 64 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceAxis:
     """The resources along an array axis, by name.
@@ -85,8 +89,11 @@ class ResourceAxis:
         ).reshape(len(lists), len(self.names))
 
     def amounts(self, vector: Vector) -> dict[str, int]:
-        """Return the non-zero amounts by name: the inverse of `vector`."""
-        named = zip(self.names, vector.astype(int).tolist(), strict=True)
+        """Return the non-zero amounts by name: the inverse of `vector`.
+
+        An amount beyond `MOST`, such as one that no float can hold, is `MOST`.
+        """
+        named = zip(self.names, np.minimum(vector, MOST).astype(int).tolist(), strict=True)
         return {name: amount for name, amount in named if amount}
 
     def column(self, matrix: Matrix, name: str) -> Vector:

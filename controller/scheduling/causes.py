@@ -6,6 +6,7 @@ the user intended. `Miss` defines the distance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -201,7 +202,7 @@ def _losses(
             return losses
         capacity = catalog.axis.column(catalog.allocatable, name)
         miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
-        reason = _too_small(name, amount, int(capacity[rows].max()))
+        reason = _too_small(name, amount, float(capacity[rows].max()))
         held = capacity >= amount
         without_daemons = capacity + catalog.axis.column(catalog.overhead, name) >= amount
         if (without_daemons & ~held)[rows].any():
@@ -213,14 +214,16 @@ def _losses(
     return losses if not len(remaining) else _Losses()
 
 
-def _too_small(resource: str, amount: int, largest: int) -> str:
+def _too_small(resource: str, amount: int, largest: float) -> str:
     """Return that types have less than an amount of a resource; `largest` is their most."""
     if resource == EBS_ATTACHMENTS:
         return f"with fewer than {amount // MILLI} EBS attachments for the pod's volumes"
     if not largest:
         return f"without resource {resource}"
-    most = format_quantity(largest, resource)
-    return f"too small for {resource} {format_quantity(amount, resource)} (largest: {most})"
+    text = f"too small for {resource} {format_quantity(amount, resource)}"
+    # A world may state more than a float can hold.
+    known = "" if math.isinf(largest) else format_quantity(int(largest), resource)
+    return f"{text} (largest: {known})" if known else text
 
 
 def _largest_daemon(catalog: Catalog, rows: Indices, resource: str) -> str:
