@@ -152,6 +152,8 @@ def scheduling_problem(
     axis = pending.axis
     pending.set_sizes(axis)
     running = _running_pods(snapshot, pending)
+    if any(pod_class.volumes.shared for pod_class, _ in pending.classes):
+        running = [volumes.with_shared_claims(pod) for pod in running]
     nodes = ExistingNodes(snapshot.nodes, pods=running, daemons=catalog.daemons, axis=axis)
     groups = _stated_groups(pending, running, snapshot)
     supply = _supply(

@@ -323,6 +323,22 @@ def test_pods_that_share_an_unbound_claim_run_in_one_zone() -> None:
     assert len({tuple(values_of(node, labels.ZONE)) for node in results.new_nodes}) == 1
 
 
+def test_a_pod_follows_a_nominated_pod_that_shares_its_unbound_claim() -> None:
+    coming = StateNode(claim=make_launched("coming", labels={labels.ZONE: "zone-c"}))
+    first = make_pod(cpu="100m", claims=["data"], node="coming")
+    second = make_pod(claims=["data"], cpu="8")
+
+    results = solve(
+        [second],
+        nodes=[coming],
+        pods=(first,),
+        storage_classes=(storage_class(),),
+        persistent_volume_claims=(claim("data"),),
+    )
+
+    assert values_of(node_of(results, second), labels.ZONE) == ["zone-c"]
+
+
 def test_pods_that_share_an_unbound_claim_of_a_driver_without_zones_run_anywhere() -> None:
     app = {"app": "x"}
     pods = [make_pod(labels=app, claims=["data"], anti_affinity=[near(app)]) for _ in range(2)]

@@ -83,8 +83,7 @@ class Volumes:
     * `by_claim`: pairs of driver and volume; pods that name the same claim share the volume.
     * `created`: pairs of driver and number of volumes that are created for each pod.
     * `exclusive`: the claims, by namespace and name, that only one pod may use at a time.
-    * `shared`: the names of unbound claims that other pods of the solve use, too. They get a volume
-      in one zone.
+    * `shared`: the names of unbound claims that other pods use, too. They get a volume in one zone.
     """
 
     alternatives: Alternatives = ({},)
@@ -304,8 +303,8 @@ class VolumeIndex:
 
         The claim of an ephemeral volume is named after the pod and the volume. A bound claim
         replaces the volume: it restricts the pod's nodes like that of any other volume. A claim
-        that is not bound has the default StorageClass if the volume names none. A pod that shares
-        an unbound claim with others of the solve gets a label with the claim's name.
+        that is not bound has the default StorageClass if the volume names none. The pod also has
+        the labels of `with_shared_claims`.
         """
         volumes = pod.spec.volumes
         if not volumes:
@@ -314,6 +313,10 @@ class VolumeIndex:
             resolved = [self._with_existing_claim(pod, volume) for volume in volumes]
             if resolved != volumes:
                 pod = with_fields(pod, "spec", volumes=resolved)
+        return self.with_shared_claims(pod)
+
+    def with_shared_claims(self, pod: Pod) -> Pod:
+        """Return the pod with a label for each unbound claim that it shares with other pods."""
         names = self._shared_claims(pod.metadata.namespace, pod.spec)
         shared = {f"{SHARED_CLAIM}{name}": "" for name in names}
         if not shared:
@@ -344,10 +347,14 @@ class VolumeIndex:
                 if (
                     claim is not None
                     and not claim.spec.volume_name
-                    and self._users[namespace, name] > 1
                     and self._driver_of_class(claim.spec) in {*self._zonal, NO_PROVISIONER}
+                    and (self._users[namespace, name] > 1 or self._is_used(claim))
                 ):
                     yield name
+
+    def _is_used(self, claim: PersistentVolumeClaim) -> bool:
+        """Whether a pod that has a node, or is nominated for one, uses a claim."""
+        return claim.metadata.key in self.users_of_claims
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim:
         claim = self._claims.get((namespace, name))
