@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Callable
 
-from bench.kubescheduler.generated import neighbours, placement, resources, volumes
+from bench.kubescheduler.generated import devices, neighbours, placement, resources, volumes
 from bench.kubescheduler.generated.draft import NUMBER, RACK, Draft, Feature, make_node, make_pod
 from bench.kubescheduler.judge import InvalidPodError, KubeScheduler
 from bench.parity.generated.draft import pool
@@ -50,6 +50,8 @@ FEATURES: tuple[Feature, ...] = (
     volumes.attachments,
     volumes.storage_capacity,
     volumes.volume_of_spec,
+    devices.devices,
+    devices.one_of_several_devices,
 )
 
 
@@ -109,7 +111,7 @@ def _crowded_world(seed: int, attempt: int) -> Object:
         if feature is not None:
             draft.pod = make_pod("pending", chance, cpu=chance.choice((100, 500, 1500)))
             # The features of the first group have their volumes; two groups of claims would clash.
-            if feature.__module__ != volumes.__name__:
+            if feature.__module__ not in {volumes.__name__, devices.__name__}:
                 feature(draft)
         for copy in range(chance.randint(1, 5)):
             pod = json.loads(json.dumps(draft.pod))

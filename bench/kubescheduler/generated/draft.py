@@ -26,6 +26,7 @@ class Draft:
     nodes: list[Object] = field(default_factory=list)
     running: list[Object] = field(default_factory=list)
     others: dict[str, list[Object]] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def spec(self) -> Object:
@@ -70,6 +71,7 @@ class Draft:
             "nodes": self.nodes,
             "namespaces": namespaces,
             "instanceTypes": [],
+            "settings": self.settings,
             **self.others,
         }
 
