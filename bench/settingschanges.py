@@ -4,8 +4,9 @@
 
 Each seed is one stack on the testbed, from its creation to its end: with the real Pulumi engine, a
 real API server and the test cloud. The stack is created, nodes are launched, and settings change in
-sequence. Each change is previewed and applied; some are killed halfway, some are set back. Then the
-stack is destroyed.
+sequence. Each change is previewed and applied; some are killed halfway, some are set back. In some
+runs, the controller's ServiceAccount is deleted and created again, a role is protected during a
+destroy, or a destroy is killed and the stack applied again. Then the stack is destroyed.
 
 Resources of others are there from the beginning: an instance of another Karpenter, a NodePool and a
 NodeClaim of EKS Auto Mode, a queue and a role. After each operation an auditor checks:
@@ -37,6 +38,7 @@ from botocore.exceptions import ClientError
 
 from bench.arguments import add_seeds, make_parser
 from controller.apis import crds
+from infra.deployment.controller import ACCOUNT
 from testbed.plugins.engine import EngineError
 from testbed.region.testbed import Part, Testbed
 from tests.infra.stage import (
@@ -51,6 +53,9 @@ from tests.infra.stage import (
     open_stage,
 )
 from tests.neighbours import AUTO_MODE
+
+MISHAP_SHARE = 0.3
+"""The share of runs with each mishap."""
 
 STEPS = 4
 """Changes of settings in one run."""
@@ -96,6 +101,8 @@ CHANGES: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "mistake": ({"region": "eu-west-1"}, {"clusterName": "jioner"}, {"replicas": "0"}),
 }
 """Names of what changes, and the settings of each way to change it."""
+
+ROLE_TYPE = "aws:iam/role:Role"
 
 Identifiers = set[tuple[str, str]]
 """Type and name or ID of resources in the cloud."""
@@ -160,6 +167,9 @@ class Run:
                 self._change()
                 if not self.instances and self.chance.random() < 0.3:
                     self._launch()
+            for mishap in (self._lose_account, self._protect, self._interrupt_destroy):
+                if self.chance.random() < MISHAP_SHARE:
+                    mishap()
             self._end()
         finally:
             self._clear()
@@ -202,9 +212,17 @@ class Run:
         return not self._operate(lambda: self.stage.engine.preview("dev", wanted))
 
     def _kill(self, settings: dict[str, str]) -> None:
-        """Kill the engine after a random number of lines of an `up`."""
+        """Kill the engine during an `up`."""
+        refused = self._kill_operation("up", lambda: self.stage.up(**settings), settings)
+        self._expect(not refused, f"up failed where the preview succeeded: {refused}")
+        self._audit()
+
+    def _kill_operation(
+        self, title: str, operation: Callable[[], object], settings: Mapping[str, str]
+    ) -> str:
+        """Kill the engine after a random number of lines; return why it failed before that."""
         left = self.chance.randint(5, 60)
-        self._record(f"killed after {left} lines", settings)
+        self._record(f"{title} killed after {left} lines", settings)
         heard = self.stage.engine.show
 
         def show(line: str) -> None:
@@ -216,14 +234,61 @@ class Run:
 
         self.stage.engine.show = show
         try:
-            self.stage.up(**settings)
+            return self._operate(operation)
         except KilledError:
             self.stage.engine.unlock("dev")
-        except EngineError as refused:
-            self._find(f"up failed where the preview succeeded: {refused}")
         finally:
             self.stage.engine.show = heard
+        return ""
+
+    def _interrupt_destroy(self) -> None:
+        """Kill the engine during a destroy, and apply the same settings again."""
+        settings = dict(self.settings)
+        refused = self._kill_operation("destroy", lambda: self.stage.engine.destroy("dev"), {})
+        self._expect(not refused, f"destroy failed: {refused}")
+        self._end_nodes()  # the destroy may have terminated some of them
+        refused = self._operate(lambda: self.stage.up(**settings))
+        self._expect(not refused, f"up failed after a killed destroy: {refused}")
+        # The first up may have let the Kubernetes provider adopt CRDs, which the next one undoes.
+        self._operate(lambda: self.stage.up(**settings))
+        self._settle("up after a killed destroy", settings)
+        pools = self._names(NODE_POOLS) - {"general-purpose"}
+        self._expect(bool(pools), "the NodePool is not there after a killed destroy")
+
+    def _protect(self) -> None:
+        """Protect a role, as `pulumi state protect` does: a destroy is refused at once."""
+        self._record("destroy of a protected stack", {})
+        state = self.stage.engine.state("dev")
+        resources = state["deployment"]["resources"]
+        chosen = self.chance.choice([one for one in resources if one["type"] == ROLE_TYPE] or [{}])
+        if not chosen:
+            return
+        chosen["protect"] = True
+        self.stage.engine.restore("dev", state)
+        before = self._snapshot()
+        refused = self._operate(lambda: self.stage.engine.destroy("dev"))
+        self._expect("the state protects" in refused, f"not refused for its protection: {refused}")
+        self._expect(self._snapshot() == before, "a refused destroy changed something")
+        chosen["protect"] = False
+        self.stage.engine.restore("dev", state)
         self._audit()
+
+    def _lose_account(self) -> None:
+        """Delete the ServiceAccount: `up` after a refresh creates it, and replaces the pods."""
+        self._record("ServiceAccount deleted", {})
+        folder, _, name = self._deployment.rpartition("/")
+        path = f"{folder.replace('/apis/apps/v1', '/api/v1').removesuffix('deployments')}"
+        path = f"{path}serviceaccounts/{name}"
+        self.stage.cluster.delete(path)
+        refused = self._operate(lambda: self.stage.engine.refresh("dev"))
+        self._expect(not refused, f"refresh failed: {refused}")
+        self._settle("up after a refresh", dict(self.settings))
+        account, deployment = map(self.stage.cluster.get, (path, self._deployment))
+        self._expect(account is not None, "the ServiceAccount is not there")
+        if account is not None and deployment is not None:
+            marks = deployment["spec"]["template"]["metadata"]["annotations"]
+            is_bound = marks[ACCOUNT] == account["metadata"]["uid"]
+            self._expect(is_bound, "the pods keep tokens of the deleted ServiceAccount")
 
     def _launch(self) -> None:
         """Launch a node as the controller would, with the stack's role and profile."""
@@ -426,8 +491,9 @@ class Run:
         for number, instance in enumerate(self.instances):
             self.stage.client("ec2").terminate_instances(InstanceIds=[instance])
             path = f"{NODE_CLAIMS}/claim-{number}"
-            self.stage.cluster.merge(path, {"metadata": {"finalizers": None}})
-            self.stage.cluster.delete(path)
+            if self.stage.cluster.get(path) is not None:
+                self.stage.cluster.merge(path, {"metadata": {"finalizers": None}})
+                self.stage.cluster.delete(path)
         self.instances.clear()
         self.needed = None
 

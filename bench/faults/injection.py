@@ -18,6 +18,7 @@ from bench.faults.region import SIZES, Instance, Region, refusal
 from bench.faults.replicas import Controllers
 from bench.faults.wires import Call
 from controller.apis import kinds
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import (
     ApiError,
@@ -484,6 +485,34 @@ class RejoiningNodes(Fault):
                 joined.discard(instance.id)
 
 
+class EditedClaims(Fault):
+    """A user changes which instance the status of a NodeClaim names, and sets it back later."""
+
+    async def inject(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(3, 30)
+            claims = [
+                claim
+                for claim in scene.api.objects(kinds.NODE_CLAIM)
+                if claim.status.provider_id and "foreign" not in claim.metadata.labels
+            ]
+            if not claims:
+                continue
+            claim = self.chance.choice(claims)
+            await self._name_instance(scene, claim, "aws:///us-west-2a/i-0123456789abcdef0")
+            try:
+                await self._now_and_then(5, 60)
+            finally:
+                await self._name_instance(scene, claim, claim.status.provider_id)
+
+    async def _name_instance(self, scene: Scene, claim: NodeClaim, provider_id: str) -> None:
+        status = {"status": {"providerID": provider_id}}
+        with suppress(NotFoundError):
+            await scene.api.patch(
+                kinds.NODE_CLAIM, claim.metadata.name, status, subresource="status"
+            )
+
+
 class ReusedAddresses(Fault):
     """A user terminates instances, and their replacements get the same addresses.
 
@@ -765,6 +794,7 @@ FAULTS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "ended-by-hand": lambda c, n: LostInstances(c, n, "terminate"),
     "node-deleted": lambda c, n: Deletions(c, n, kinds.NODE, forced=n % 3 == 2),
     "claim-deleted": lambda c, n: Deletions(c, n, kinds.NODE_CLAIM, forced=n % 3 == 2),
+    "claim-edited": EditedClaims,
     "name-reused": lambda c, n: ReusedNames(c, n, recreated=False),
     "node-recreated": lambda c, n: ReusedNames(c, n, recreated=True),
     "address-reused": ReusedAddresses,
