@@ -483,7 +483,10 @@ class Joiner(pulumi.ComponentResource):
         troubles = [*(preflight.of_account(location, args.node_pools) if lacks else ())]
         if exists:
             isolated = self._options.isolated_vpc
+            has_entry = self._access in ENTRIES and args.node_role == "create"
+            role = str(self._node_role_name)
             troubles += [
+                *(preflight.of_entry(location, role) if has_entry else ()),
                 *(preflight.of_agent(location) if by_agent else ()),
                 *(preflight.of_endpoints(location, args.identity) if isolated else ()),
             ]

@@ -264,7 +264,7 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
 def _output_of(platform: pulumi.StackReference, name: str) -> pulumi.Output[str]:
     """Return an output of the platform's stack; in a destroy, "" if it has none."""
 
-    def given(value: str | None, stack: str) -> str:
+    def require(value: str | None, stack: str) -> str:
         if value is None and not is_destroying():
             raise ConfigError(
                 f"joiner:platformStack: the stack {stack} has no output {name}: it was destroyed, "
@@ -273,7 +273,7 @@ def _output_of(platform: pulumi.StackReference, name: str) -> pulumi.Output[str]
         return value or ""
 
     outputs: pulumi.Output[list[Any]] = pulumi.Output.all(platform.get_output(name), platform.name)
-    return outputs.apply(lambda known: given(*known))
+    return outputs.apply(lambda known: require(*known))
 
 
 def _environment(config: StackConfig) -> dict[str, Any]:

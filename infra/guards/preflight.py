@@ -92,6 +92,31 @@ def of_account(location: ClusterLocation, node_pools: Sequence[Wire]) -> Iterato
         )
 
 
+def of_entry(location: ClusterLocation, role: str) -> Iterator[str]:
+    """Yield a warning if the access entry of the node role belongs to a deleted role of its name.
+
+    EKS binds an entry to the unique ID of its role. A role that was created again has another ID.
+    """
+    eks, iam = location.client("eks"), location.client("iam")
+    try:
+        found = iam.get_role(RoleName=role)["Role"]
+        entry = eks.describe_access_entry(
+            clusterName=location.cluster_name, principalArn=found["Arn"]
+        )["accessEntry"]
+    except (BotoCoreError, ClientError):
+        return
+    if entry["createdAt"] < found["CreateDate"]:
+        command = (
+            f"aws eks delete-access-entry --cluster-name {location.cluster_name} --region "
+            f"{location.region} --principal-arn {found['Arn']}"
+        )
+        yield (
+            f"the role {role} was created after its access entry, which belongs to a deleted role "
+            "of the same name: EKS refuses nodes with the new role. Delete the entry and the "
+            f"role's instance profile, and create them again: {command}; `pulumi up --refresh`"
+        )
+
+
 def of_agent(location: ClusterLocation) -> Iterator[str]:
     """Yield a warning if EKS Pod Identity cannot give the controller's pods credentials."""
     name = {"clusterName": location.cluster_name, "addonName": POD_IDENTITY_AGENT}

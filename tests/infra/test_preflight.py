@@ -5,6 +5,8 @@ The message names the setting to change.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pulumi
@@ -52,6 +54,24 @@ def pool(*requirements: tuple[str, list[str]]) -> dict[str, Any]:
     ]
     spec = {"template": {"spec": {"requirements": wanted}}}
     return {"kind": "NodePool", "metadata": {"name": "general"}, "spec": spec}
+
+
+@pytest.mark.parametrize(("minutes", "is_warned"), [(-1, True), (1, False)])
+def test_an_access_entry_of_a_deleted_role_is_named(
+    monkeypatch: pytest.MonkeyPatch, minutes: int, is_warned: bool
+) -> None:
+    created = datetime(2026, 11, 28, tzinfo=UTC)
+    role = {"Arn": "arn:aws:iam::123456789012:role/nodes", "CreateDate": created}
+    entry = {"createdAt": created + timedelta(minutes=minutes)}
+    client = SimpleNamespace(
+        get_role=lambda **_: {"Role": role},
+        describe_access_entry=lambda **_: {"accessEntry": entry},
+    )
+    monkeypatch.setattr(ClusterLocation, "client", lambda *_: client)
+
+    warnings = [*preflight.of_entry(HERE, "nodes")]
+
+    assert ["aws eks delete-access-entry" in line for line in warnings] == [True] * is_warned
 
 
 @pytest.mark.usefixtures("entries")
