@@ -102,7 +102,7 @@ NOT_JUDGED = frozenset(
 )
 """Mutations of rules that are not kube-scheduler's."""
 
-RUNS = (("existing", 600), ("existing", 3000), ("launched", 120))
+RUNS = (("existing", 600), ("existing", 3000), ("launched", 400))
 """Families and numbers of seeds, one after the other until a world differs."""
 
 DIFFERING = re.compile(r"^\w+ (\d+) \(", re.M)

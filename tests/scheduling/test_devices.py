@@ -273,6 +273,14 @@ def test_all_means_every_device_of_the_node() -> None:
     assert shares(results) == [1, 1]
 
 
+def test_all_devices_must_be_tolerated_if_a_claim_wants_all() -> None:
+    taint = {"key": "broken", "effect": "NoSchedule"}
+    worn = with_devices(PLAIN, [device("gpu-0"), device("gpu-1", taints=[taint])])
+    pods, claims = replicas(1, request(allocationMode="All"))
+
+    assert set(solve(pods, claims, types=[worn]).unschedulable) == {pods[0].key}
+
+
 def test_the_first_satisfiable_alternative_is_used() -> None:
     h100 = request(name="h100", where=f"device.attributes['{DRIVER}'].model == 'h100'")
     a100 = request(2, name="a100", where=f"device.attributes['{DRIVER}'].model == 'a100'")

@@ -99,7 +99,8 @@ class _DeviceSearch:
             return self._allocate_count(claim, request, alternative, alternative.count, 0)
         if self._usable.error:
             raise AllocationError(self._usable.error)
-        suitable = [device for device in self._usable.devices if matches(alternative, device)]
+        # As in kube-scheduler, the pod must tolerate the taints of all devices that are selected.
+        suitable = [device for device in self._usable.devices if _selects(alternative, device)]
         if not suitable or allocated_count + len(suitable) > MAX_DEVICES:
             return False
         return self._allocate_all(claim, request, alternative, suitable)
@@ -252,21 +253,31 @@ def _amount(requested: int | None, capacity: wire.DeviceCapacity) -> int | None:
 def matches(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
     """Whether a device meets a request's conditions, allocated or not.
 
-    The conditions are selectors, tolerations and, for a shared device, the names of the requested
-    capacity. The result is cached per device.
+    The conditions are those of `_selects`, and tolerations.
 
     Raises:
         AllocationError: a selector fails on the device.
 
     """
+    # As in Kubernetes, taints with any other effect are ignored.
+    effective = [taint for taint in device.taints if taint.effect in {NO_SCHEDULE, NO_EXECUTE}]
+    is_tolerated = untolerated_taint(effective, alternative.tolerations) is None
+    return is_tolerated and _selects(alternative, device)
+
+
+def _selects(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
+    """Whether a request selects a device, whatever its taints.
+
+    The conditions are selectors and, for a shared device, the names of the requested capacity. The
+    result is cached per device.
+    """
     result = alternative.cache.get(device)
     if result is None:
-        result = alternative.cache[device] = _is_suited(alternative, device)
+        result = alternative.cache[device] = _evaluate_selectors(alternative, device)
     return result
 
 
-def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
-    """Whether a device meets a request's conditions, evaluated without the cache."""
+def _evaluate_selectors(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
     for selector in alternative.selectors:
         try:
             if not selector.condition.is_true(device.scope):
@@ -275,9 +286,7 @@ def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bo
             raise AllocationError(
                 f"the selector of {selector.where} fails on {device}: {exc}"
             ) from exc
-    # As in Kubernetes, taints with any other effect are ignored.
-    effective = [taint for taint in device.taints if taint.effect in {NO_SCHEDULE, NO_EXECUTE}]
-    return untolerated_taint(effective, alternative.tolerations) is None and not (
+    return not (
         device.shared
         and any(device.full(name) not in device.capacity for name in alternative.share)
     )
