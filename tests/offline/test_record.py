@@ -220,6 +220,104 @@ def test_a_redacted_world_has_tokens_for_the_labels_that_user_data_sets() -> Non
     } == {(web["spec"]["nodeSelector"]["example.com/team"],)}
 
 
+def volumes() -> World:
+    """A pod for each kind of fact about volumes that decides where it goes."""
+    original = world(pools=[node_pool("a")])
+    storage = {"resources": {"requests": {"storage": "5Gi"}}, "accessModes": ["ReadWriteOnce"]}
+    chosen = {"volume.kubernetes.io/selected-node": "acme-node"}
+    labelled = {"topology.kubernetes.io/zone": "us-west-2b"}
+    drivers = [{"name": "ebs", "nodeID": "i", "allocatable": {"count": 1}}]
+    zone = {"topology.kubernetes.io/zone": "us-west-2a"}
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    nodes = ("acme-early", "acme-node")
+
+    def claim(name: str, volume: str = "", **metadata: Any) -> World:
+        spec = {**storage, "storageClassName": f"class-of-{name}", "volumeName": volume}
+        status = {"phase": "Bound" if volume else "Pending"}
+        own = {"name": name, "namespace": "default", **metadata}
+        return {"metadata": own, "spec": spec, "status": status}
+
+    def volume(name: str, driver: str, **metadata: Any) -> World:
+        source = {"csi": {"driver": driver, "volumeHandle": f"vol-{name}"}}
+        return {"metadata": {"name": name, **metadata}, "spec": source}
+
+    def storage_class(name: str, provisioner: str) -> World:
+        late = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": provisioner}
+        return {"metadata": {"name": f"class-of-{name}"}, **late}
+
+    def pod(name: str) -> World:
+        mounted = [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]
+        return {
+            "metadata": {"name": f"uses-{name}", "namespace": "default"},
+            "spec": {"containers": [{"name": "app"}], "volumes": mounted},
+            "status": {"phase": "Pending", "conditions": [waiting]},
+        }
+
+    return {
+        **original,
+        "nodes": [
+            {
+                "metadata": {"name": name, "labels": zone},
+                "spec": {"providerID": f"aws:///us-west-2a/i-{name}"},
+                "status": {
+                    "allocatable": {"cpu": "8", "memory": "32Gi", "pods": "20"},
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            }
+            for name in nodes
+        ],
+        "pods": [pod(name) for name in ("selected", "labelled", "limited", "tracked")],
+        "persistentVolumeClaims": [
+            claim("selected", annotations=chosen),
+            claim("labelled", "v1"),
+            claim("limited", "v2"),
+            claim("tracked"),
+        ],
+        "persistentVolumes": [
+            volume("v1", "other", labels=labelled),
+            volume("v2", "ebs"),
+            volume("v3", "ebs"),
+        ],
+        "storageClasses": [storage_class("selected", "other"), storage_class("tracked", "lvm")],
+        "csiNodes": [{"metadata": {"name": name}, "spec": {"drivers": drivers}} for name in nodes],
+        "csiDrivers": [{"metadata": {"name": "lvm"}, "spec": {"storageCapacity": True}}],
+        "csiStorageCapacities": [
+            {
+                "metadata": {"name": "c", "namespace": "default"},
+                "storageClassName": "class-of-tracked",
+                "nodeTopology": {"matchLabels": zone},
+                "capacity": "1Gi",
+            }
+        ],
+        "volumeAttachments": [
+            {
+                "metadata": {"name": f"of-{name}"},
+                "spec": {
+                    "attacher": "ebs",
+                    "nodeName": name,
+                    "source": {"persistentVolumeName": "v3"},
+                },
+            }
+            for name in nodes
+        ],
+    }
+
+
+async def test_facts_about_volumes_are_recorded_and_redacted() -> None:
+    original = volumes()
+    written = await record(original)
+
+    def on_nodes(of: World) -> list[int]:
+        read = load(of)
+        placed = schedule(read.pods, snapshot=read.snapshot).existing_nodes
+        return [len(placed.get(node.name, ())) for node in read.snapshot.nodes]
+
+    # Only the pod whose claim has the second node selected goes to an existing node.
+    assert [on_nodes(each) for each in (original, written, redact(written))] == [[0, 1]] * 3
+    assert placed(redact(written)) == placed(written) == placed(original)
+    assert "acme" not in json.dumps(redact(written))
+
+
 async def test_redaction_keeps_compared_numbers() -> None:
     gpus = {"key": "example.com/slots", "operator": "Gt", "values": ["4"]}
     original = world(pools=[node_pool("a", requirements=[gpus])])
