@@ -45,6 +45,16 @@ FLUX = {
 }
 
 
+REFUSED_BY_THE_API_SERVER = """
+apiVersion: v1
+kind: PodTemplate
+metadata: {name: web, namespace: default}
+template:
+  spec:
+    containers: [{name: A B, image: web}]
+"""
+"""An object that is valid for the program."""
+
 RENAMED = """
 import pulumi
 from infra import joiner
@@ -147,12 +157,9 @@ def test_pools_that_no_stack_owns_block_the_destroy_until_confirmed(
 def test_a_partly_failed_up_reports_the_cause_and_can_be_destroyed(
     stage: Stage, tmp_path: Path
 ) -> None:
-    pool = tmp_path / "pools" / "team.yaml"
-    wires = list(yaml.safe_load_all(pool.read_text()))
-    wires[1]["spec"]["disruption"] = {"budgets": [{"nodes": "0", "schedule": "@daily"}]}
-    pool.write_text(yaml.safe_dump_all(wires))
+    (tmp_path / "pools" / "template.yaml").write_text(REFUSED_BY_THE_API_SERVER)
 
-    with pytest.raises(EngineError, match="'schedule' must be set with 'duration'"):
+    with pytest.raises(EngineError, match="a lowercase RFC 1123 label must consist of"):
         stage.up()
     stage.launch("claim-1")
     stage.cluster.delete(DEPLOYMENT)
