@@ -99,7 +99,11 @@ class NodePools(pulumi.ComponentResource):
         self._name, self._args = name, args
         location = args.cluster.known_location
         if location is not None:
-            take_over_fields(location, map(_path, args.manifests))
+            take_over_fields(
+                location,
+                map(_path, args.manifests),
+                is_ours=lambda wire: _stack_of(wire) == args.stack,
+            )
         first = (EC2_NODE_CLASS.name, POD_TEMPLATE.name)
         classes = [w for w in args.manifests if w["kind"] in first]
         others = [w for w in args.manifests if w["kind"] not in first]
@@ -375,6 +379,11 @@ def _owned_metadata(wire: Wire, stack: str) -> Wire:
         # `up` waits until the NodePool can launch nodes, or reports why it cannot.
         annotations.setdefault("pulumi.com/waitFor", "condition=Ready")
     return applied_by_us(metadata | {"annotations": annotations})
+
+
+def _stack_of(wire: Wire) -> str | None:
+    marked: str | None = (wire["metadata"].get("annotations") or {}).get(STACK_ANNOTATION)
+    return marked
 
 
 def _path(wire: Wire) -> str:

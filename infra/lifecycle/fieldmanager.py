@@ -9,7 +9,7 @@ object has one owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,8 +24,8 @@ ANNOTATIONS = {
     # Settings that another tool has changed are set again.
     "pulumi.com/patchForce": "true",
 }
-DRAWN = re.compile(r"pulumi-kubernetes-[0-9a-f]{8}")
-"""A field manager that Pulumi's provider draws."""
+DRAWN = re.compile(r"pulumi-kubernetes(-[0-9a-f]{8})?")
+"""A field manager that Pulumi's provider draws, or the one of its POST requests."""
 
 
 def applied_by_us(metadata: Mapping[str, Any]) -> Wire:
@@ -33,14 +33,21 @@ def applied_by_us(metadata: Mapping[str, Any]) -> Wire:
     return {**metadata, "annotations": {**ANNOTATIONS, **(metadata.get("annotations") or {})}}
 
 
-def take_over_fields(location: ClusterLocation, paths: Iterable[str]) -> None:
+def take_over_fields(
+    location: ClusterLocation,
+    paths: Iterable[str],
+    *,
+    is_ours: Callable[[Wire], bool] = lambda wire: True,
+) -> None:
     """Transfer the fields of drawn field managers to `MANAGER`, in the objects at these paths.
 
     Stacks of earlier versions applied their objects under such a field manager. Of an object that
     the provider has created by POST, the fields become applied ones: an apply that leaves out a
-    field removes only applied fields, also in a preview. In a preview or a
-    destroy, nothing is changed. If the cluster does not answer or refuses a request, the objects
-    keep their field managers: the provider that connects next reports the failure.
+    field removes only applied fields, also in a preview.
+
+    Objects for which `is_ours` returns False are not changed. In a preview or a destroy, nothing is
+    changed. If the cluster does not answer or refuses a request, the objects keep their field
+    managers: the provider that connects next reports the failure.
     """
     if pulumi.runtime.is_dry_run() or is_destroying():
         return
@@ -48,7 +55,7 @@ def take_over_fields(location: ClusterLocation, paths: Iterable[str]) -> None:
         cluster = ClusterApi.find(location)
         for path in paths:
             wire = cluster.get(path)
-            if wire is not None and (entries := _with_one_owner(wire)):
+            if wire is not None and is_ours(wire) and (entries := _with_one_owner(wire)):
                 version = wire["metadata"]["resourceVersion"]
                 changed = {"managedFields": entries, "resourceVersion": version}
                 cluster.merge(path, {"metadata": changed})

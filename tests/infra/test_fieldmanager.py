@@ -79,7 +79,7 @@ def test_fields_of_drawn_field_managers_become_those_of_one(
     assert changes == [{"metadata": changed}]
 
 
-@pytest.mark.parametrize("manager", [DRAWN, MANAGER])
+@pytest.mark.parametrize("manager", [DRAWN, MANAGER, "pulumi-kubernetes"])
 def test_fields_of_an_object_that_was_created_by_post_become_applied_ones(
     monkeypatch: pytest.MonkeyPatch, changes: list[dict[str, Any]], manager: str
 ) -> None:
@@ -89,6 +89,16 @@ def test_fields_of_an_object_that_was_created_by_post_become_applied_ones(
 
     applied = entry(MANAGER, "Apply", "instanceProfile")
     assert changes == [{"metadata": {"managedFields": [applied], "resourceVersion": "7"}}]
+
+
+def test_objects_of_others_keep_their_field_managers(
+    monkeypatch: pytest.MonkeyPatch, changes: list[dict[str, Any]]
+) -> None:
+    have(monkeypatch, changes, entry(DRAWN, "Apply", "template"))
+
+    take_over_fields(HERE, [PATH], is_ours=lambda wire: False)
+
+    assert changes == []
 
 
 def test_objects_with_one_field_manager_are_not_changed(
@@ -137,7 +147,7 @@ def test_objects_that_an_up_has_created_are_taken_over_at_its_end(
 ) -> None:
     taken: list[list[str]] = []
     monkeypatch.setattr(
-        "infra.nodepools.take_over_fields", lambda _, paths: taken.append(list(paths))
+        "infra.nodepools.take_over_fields", lambda _, paths, **more: taken.append(list(paths))
     )
 
     run()
