@@ -62,6 +62,10 @@ KUSTOMIZATION = "kustomize.config.k8s.io/"
 CHECKED_TWICE = frozenset({"requirements", "labels", "taints", "startupTaints"})
 """Fields whose form the check at run time checks too, with plainer messages than the CRD."""
 
+GARBAGE_COLLECTION = timedelta(minutes=2)
+"""How long the garbage collector may take to end a foreground deletion. It discovers a new kind
+within 30 s."""
+
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 AUTHORITY = "certificate authority"
 CLUSTER_NAME = "${CLUSTER_NAME}"
@@ -193,7 +197,7 @@ class NodePools(pulumi.ComponentResource):
             depends_on=list(after),
             # The controller's finalizer keeps an EC2NodeClass until its last node is deleted.
             custom_timeouts=pulumi.CustomTimeouts(
-                delete=f"{int(self._args.delete_timeout.total_seconds())}s"
+                delete=f"{int((self._args.delete_timeout + GARBAGE_COLLECTION).total_seconds())}s"
             ),
         )
         made: pulumi.CustomResource

@@ -25,6 +25,11 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
+UNAWAITED = {
+    "pulumi.com/skipAwait": "true",
+    # A foreground deletion waits up to 30 s until the garbage collector discovers the new kind.
+    "pulumi.com/deletionPropagationPolicy": "background",
+}
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
 STACK_TYPE = "pulumi:pulumi:Stack"
@@ -203,7 +208,7 @@ def pools_folder(folder: Path) -> Path:
     folder.mkdir()
     wires = list(yaml.safe_load_all((CHECKOUT / "crds/samples/taints.yaml").read_text()))
     for wire in wires:
-        wire["metadata"]["annotations"] = {"pulumi.com/skipAwait": "true"}
+        wire["metadata"]["annotations"] = UNAWAITED
     (folder / "team.yaml").write_text(yaml.safe_dump_all(wires))
     return folder
 

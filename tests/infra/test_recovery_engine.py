@@ -18,7 +18,7 @@ import yaml
 from infra.deployment.controllerobjects import controller_objects
 from infra.nodepools import default_manifests
 from testbed.plugins.engine import EngineError
-from tests.infra.stage import DEPLOYMENT, NODE_CLASSES, OURS, Stage
+from tests.infra.stage import DEPLOYMENT, NODE_CLASSES, OURS, UNAWAITED, Stage
 from tests.infra.test_engine import stage, testbed
 
 __all__ = ["stage", "testbed"]
@@ -126,7 +126,7 @@ def with_default_pool(stage: Stage, folder: Path) -> Stage:
     """Use the stack's default NodePool, whose readiness no controller reports here."""
     wires = default_manifests()
     for wire in wires:
-        wire["metadata"]["annotations"] = {"pulumi.com/skipAwait": "true"}
+        wire["metadata"]["annotations"] = UNAWAITED
     (folder / "default").mkdir()
     (folder / "default" / "default.yaml").write_text(yaml.safe_dump_all(wires))
     return replace(stage, settings=stage.settings | {"nodePools": str(folder / "default")})
