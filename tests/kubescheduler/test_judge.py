@@ -172,3 +172,37 @@ def test_an_error_is_that_of_one_world_alone(judge: KubeScheduler) -> None:
     with pytest.raises(JudgeFailedError):
         judge.verdicts({"pods": [{"spec": 1}]})
     assert judge.verdicts({"pods": [], "nodes": []}) == {}
+
+
+def test_devices_of_a_claim_that_two_pods_share_are_those_of_the_first(
+    judge: KubeScheduler,
+) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+    uses: dict[str, Any] = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
+    slices = [
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "driver": "gpu.example.com",
+                "nodeName": name,
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "gpu-0"}],
+            },
+        }
+        for name in ("n1", "n2")
+    ]
+    world = {
+        "pods": [small("a", **uses), small("b", **uses)],
+        "nodes": [node("n1"), node("n2")],
+        "deviceClasses": [{"metadata": {"name": "gpu"}, "spec": {}}],
+        "resourceSlices": slices,
+        "resourceClaims": [
+            {
+                "metadata": {"name": "shared", "namespace": "default"},
+                "spec": {"devices": {"requests": [request]}},
+            }
+        ],
+    }
+
+    assert judge.replay(world, Plan({"default/a": "n1", "default/b": "n1"})).refused == {}
+    assert judge.replay(world, Plan({"default/a": "n1", "default/b": "n2"})).refused

@@ -206,6 +206,7 @@ func (s *scheduler) bindOne(c *class) string {
 	s.informers.set(bound)
 	s.snapshot.bind(bound)
 	s.provision(bound)
+	s.allocate(bound)
 	return ""
 }
 
@@ -248,6 +249,25 @@ func (s *scheduler) provision(pod *v1.Pod) {
 		bound.ResourceVersion = strconv.Itoa(s.version)
 		metav1.SetMetaDataAnnotation(&bound.ObjectMeta, storage.AnnBindCompleted, "yes")
 		s.informers.set(bound)
+	}
+}
+
+// allocate stores the devices that were reserved for the claims of a bound pod, as kube-scheduler does before it binds.
+func (s *scheduler) allocate(pod *v1.Pod) {
+	for _, use := range pod.Spec.ResourceClaims {
+		if use.ResourceClaimName == nil {
+			continue
+		}
+		claim, err := s.informers.Resource().V1().ResourceClaims().Lister().ResourceClaims(pod.Namespace).Get(*use.ResourceClaimName)
+		check(err)
+		if reserved := s.tracker.GetPendingAllocation(claim.UID); reserved != nil {
+			allocated := claim.DeepCopy()
+			allocated.Status.Allocation = reserved
+			s.version++
+			allocated.ResourceVersion = strconv.Itoa(s.version)
+			s.informers.set(allocated)
+			s.tracker.MaybeRemoveClaimPendingAllocation(claim.UID, true)
+		}
 	}
 }
 

@@ -28,6 +28,7 @@ type scheduler struct {
 	snapshot    *snapshot
 	nominations nominations
 	pending     map[string]*v1.Pod
+	tracker     fwk.ResourceClaimTracker
 	// version is that of the last object that a replay changed.
 	version int
 }
@@ -72,6 +73,7 @@ func (s *scheduler) devices() fwk.SharedDRAManager {
 	check(err)
 	claims := assumecache.NewAssumeCache(klog.Background(), api.ResourceClaims().Informer(), "ResourceClaim", "", nil)
 	manager := dynamicresources.NewDRAManager(s.ctx, claims, slices, s.informers)
+	s.tracker = manager.ResourceClaims()
 	if enabled(features.DRAExtendedResource) {
 		byExtendedResource := manager.DeviceClassResolver().(*extendedresourcecache.ExtendedResourceCache)
 		_, err = api.DeviceClasses().Informer().AddEventHandler(byExtendedResource)
