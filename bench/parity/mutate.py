@@ -223,8 +223,8 @@ MUTATIONS = (
     EngineMutation(
         "a node attaches any number of volumes",
         f"{SCHEDULING}/nodes/attachments.py",
-        "spare = limit - self._used(node, driver)",
-        "spare = 99 + limit - self._used(node, driver)",
+        "spare = limit - self._used_count(node, driver)",
+        "spare = 99 + limit - self._used_count(node, driver)",
         "volume_limits",
     ),
     EngineMutation(

@@ -166,14 +166,14 @@ def could_hold(pool: NodePool, spec: PodSpec) -> bool:
     hard = [taint for taint in taints if taint.effect != PREFER_NO_SCHEDULE]
     if untolerated_taint(hard, spec.tolerations) is not None:
         return False
-    offered = _offered(pool)
+    offered = _offered_requirements(pool)
     return is_possible(offered) and any(
         all(meets(offered.get(key), needed, key=key) for key, needed in alternative.items())
         for alternative in required_alternatives(spec)
     )
 
 
-def _offered(pool: NodePool) -> Requirements:
+def _offered_requirements(pool: NodePool) -> Requirements:
     """Return the requirements and labels of a NodePool's nodes.
 
     Raises:
@@ -191,7 +191,7 @@ def _is_named(pool: NodePool, spec: PodSpec) -> bool:
     """Whether the pod fits on the pool's nodes, and requires a label that the pool states."""
     if not _could_hold(pool, spec):
         return False
-    stated = _offered(pool)
+    stated = _offered_requirements(pool)
     return any(key in stated for alternative in required_alternatives(spec) for key in alternative)
 
 

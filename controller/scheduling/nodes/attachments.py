@@ -89,7 +89,7 @@ class Attachments:
                 further = claims - attached
                 if not further and not created:
                     continue  # As in kube-scheduler: the node may have more volumes than its limit.
-                spare = limit - self._used(node, driver) - len(further)
+                spare = limit - self._used_count(node, driver) - len(further)
                 pods = spare // created if created else int(limited[node])
                 limited[node] = min(int(limited[node]), pods) if spare >= 0 else 0
         return np.maximum(limited, 0)
@@ -114,10 +114,10 @@ class Attachments:
         """
         spare = np.full(self._count, unlimited)
         for node, limit in self._limits[driver].items():
-            spare[node] = max(limit - self._used(node, driver), 0)
+            spare[node] = max(limit - self._used_count(node, driver), 0)
         return spare
 
-    def _used(self, node: int, driver: str) -> int:
+    def _used_count(self, node: int, driver: str) -> int:
         return len(self._attached[(node, driver)] | self._lingering[(node, driver)])
 
     def put(self, node: int, volumes: Volumes, keys: Sequence[str]) -> None:

@@ -603,7 +603,7 @@ class VolumeIndex:
         """
         common: Alternatives = ANYWHERE
         for index, (origin, alternatives) in enumerate(reaches):
-            narrowed = self._narrowed(common, alternatives)
+            narrowed = self._narrow_alternatives(common, alternatives)
             if not narrowed:
                 before = reaches[:index]
                 apart = [one for one in before if not _combinations(one[1], alternatives)] or before
@@ -616,7 +616,7 @@ class VolumeIndex:
             common = narrowed
         return common
 
-    def _narrowed(self, some: Alternatives, others: Alternatives) -> Alternatives:
+    def _narrow_alternatives(self, some: Alternatives, others: Alternatives) -> Alternatives:
         """Return the combinations of alternatives; cached for the same objects."""
         key = id(some), id(others)
         if key not in self._combined:
