@@ -37,8 +37,9 @@ Answer = Mapping[str, Any]
 CENT = 1e-6
 """Prices nearer than this, in $/h, are equal: sums of floats depend on their order."""
 
-SHARED = frozenset({"limits"})
-"""Features in which pods of different shapes compete for a resource that is too scarce for all."""
+SHARED = frozenset({"limits", "several_affinity_terms"})
+"""Features in which pods of different shapes compete for what is too scarce for all: the limits of
+NodePools, and the nodes of the pods that match an affinity."""
 
 
 @dataclass(frozen=True, slots=True)

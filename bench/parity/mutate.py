@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from bench.arguments import make_parser
-from bench.parity.generated import RARE, RARE_FROM
+from bench.parity.generated import SEPARATE
 from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
 
 WORLDS = (64, 256)
@@ -29,8 +29,8 @@ WORLDS = (64, 256)
 Of their worlds, only those about the mutation's features are solved.
 """
 
-RARE_NAMES = frozenset(feature.__name__ for feature in RARE)
-"""The features with worlds of their own, which have the seeds from `RARE_FROM` on."""
+FIRST_SEED = {feature.__name__: seed for seed, own in SEPARATE.items() for feature in own}
+"""The first seed of the worlds about a feature that has worlds of its own."""
 
 ENGINE_TESTS = ("tests/scheduling", "tests/constraints")
 FAILED = re.compile(r"^seed (\d+)|^  FAILED ([a-z ]+):", re.M)
@@ -414,8 +414,7 @@ def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
         MutationFailedError: the campaign ended before it had run all worlds.
 
     """
-    first = RARE_FROM if about in RARE_NAMES else 0
-    span = ["--first", str(first), "--seeds", str(seeds)]
+    span = ["--first", str(FIRST_SEED.get(about, 0)), "--seeds", str(seeds)]
     command = [sys.executable, "-m", "bench.parity.campaign", *span]
     done = subprocess.run(
         [*command, "--about", about],

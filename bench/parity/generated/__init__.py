@@ -110,13 +110,6 @@ RARE: tuple[Feature, ...] = (
     volumes_made_before,
     best_effort_minimums,
     weights_and_limits,
-    volume_rules,
-    several_affinity_terms,
-    terminating_neighbours,
-    narrow_zones,
-    hosts_with_pods,
-    minimums_of_offerings,
-    labels_of_started_nodes,
 )
 """Features that few clusters have.
 
@@ -125,6 +118,23 @@ They get worlds of their own, each next to a few other features.
 
 RARE_FROM = 1_000_000
 """The first seed of the worlds with rare features."""
+
+FURTHER: tuple[Feature, ...] = (
+    volume_rules,
+    several_affinity_terms,
+    terminating_neighbours,
+    narrow_zones,
+    hosts_with_pods,
+    minimums_of_offerings,
+    labels_of_started_nodes,
+)
+"""Further features that have worlds of their own; a new one leaves the worlds of `RARE` as is."""
+
+FURTHER_FROM = 2_000_000
+"""The first seed of the worlds with further features."""
+
+SEPARATE = {FURTHER_FROM: FURTHER, RARE_FROM: RARE}
+"""The features that have worlds of their own, by the first seed of these worlds, greatest first."""
 
 
 def world(seed: int) -> World:
@@ -153,12 +163,13 @@ def features(seed: int) -> tuple[str, ...]:
 def _choose_features(seed: int) -> list[Feature]:
     """Return one feature in turn, so that each occurs, and random ones of `FEATURES`.
 
-    These are up to three, and up to two beside a rare feature.
+    These are up to three, and up to two beside a feature that has worlds of its own.
     """
     chance = random.Random(f"features of {seed}")
-    if seed >= RARE_FROM:
-        rare = RARE[(seed - RARE_FROM) % len(RARE)]
-        return [rare, *chance.sample(FEATURES, chance.randint(0, 2))]
+    for first_seed, separate in SEPARATE.items():
+        if seed >= first_seed:
+            own = separate[(seed - first_seed) % len(separate)]
+            return [own, *chance.sample(FEATURES, chance.randint(0, 2))]
     first = FEATURES[seed % len(FEATURES)]
     others = [feature for feature in FEATURES if feature is not first]
     return [first, *chance.sample(others, chance.randint(0, 3))]
