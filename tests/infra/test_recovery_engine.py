@@ -122,12 +122,12 @@ def environment_of(stage: Stage) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in container["env"]}
 
 
-def with_default_pool(stage: Stage, folder: Path) -> Stage:
+def with_default_pool(stage: Stage, folder: Path, *, by_role: bool = False) -> Stage:
     """Use the stack's default NodePool, whose readiness no controller reports here."""
-    wires = default_manifests()
+    wires = default_manifests(by_role=by_role)
     for wire in wires:
         wire["metadata"]["annotations"] = UNAWAITED
-    (folder / "default").mkdir()
+    (folder / "default").mkdir(exist_ok=True)
     (folder / "default" / "default.yaml").write_text(yaml.safe_dump_all(wires))
     return replace(stage, settings=stage.settings | {"nodePools": str(folder / "default")})
 
@@ -312,15 +312,15 @@ def test_a_secret_value_is_readable_only_in_its_kubernetes_secret(stage: Stage) 
 
 
 def test_the_profile_of_an_ec2nodeclass_that_was_only_created_can_be_changed_with_a_preview(
-    stage: Stage,
+    stage: Stage, tmp_path: Path
 ) -> None:
-    stage = replace(stage, settings=stage.settings | {"nodePools": ""})
-    stage.up()
-    managed = {"instanceProfiles": "managed"}
+    with_default_pool(stage, tmp_path).up()
+    managed = with_default_pool(stage, tmp_path, by_role=True)
+    settings = managed.settings | {"instanceProfiles": "managed"}
 
-    forecast = stage.engine.preview("dev", stage.settings | managed)
+    forecast = managed.engine.preview("dev", settings)
 
-    assert stage.up(**managed) == forecast
+    assert managed.engine.up("dev", settings) == forecast
     node_class = stage.cluster.get(f"{NODE_CLASSES}/default")
     assert node_class is not None
     assert "role" in node_class["spec"]
