@@ -66,12 +66,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "{**labels.LIFECYCLE}",
     ),
     Mutation(
-        "terminating pods count in a spread",
-        f"{SCHEDULING}/topology/groups.py",
-        "if is_terminating and self.all[index].type is TopologyType.SPREAD:",
-        "if False:",
-    ),
-    Mutation(
         "one pod need not match all affinity terms",
         f"{SCHEDULING}/topology/groups.py",
         "selector=selectors.conjunction([_selector_of(term, own_labels) for term in terms]),",

@@ -35,6 +35,7 @@ FEATURES: tuple[Feature, ...] = (
     resources.best_effort,
     neighbours.spread,
     neighbours.spread_over_some_nodes,
+    neighbours.spread_of_replicas,
     neighbours.affinity,
     neighbours.anti_affinity,
     neighbours.both_affinities,

@@ -68,6 +68,38 @@ def spread_over_some_nodes(draft: Draft) -> None:
         taints(draft)
 
 
+def spread_of_replicas(draft: Draft) -> None:
+    """Spread replicas over nodes of which a taint or a selector excludes some.
+
+    The policies, terminating replicas and the number of domains decide.
+    """
+    chance = draft.chance
+    own = draft.pod["metadata"]
+    for node in draft.nodes:
+        if draft.likely(0.4):
+            node["spec"]["taints"] = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
+        for _ in range(chance.randint(0, 2)):
+            replica = draft.run(node)["metadata"]
+            replica |= {"namespace": own["namespace"], "labels": dict(own["labels"])}
+            if draft.likely(0.2):
+                replica["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    if draft.likely(0.5):
+        draft.spec["nodeSelector"] = {RACK: "1"}
+    if draft.likely(0.3):
+        draft.spec["tolerations"] = [{"key": "team", "operator": "Exists"}]
+    constraint: Object = {
+        "maxSkew": 1,
+        "topologyKey": chance.choice((ZONE, HOSTNAME)),
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": own["labels"]["app"]}},
+        "nodeTaintsPolicy": chance.choice(("Honor", "Ignore")),
+        "nodeAffinityPolicy": chance.choice(("Honor", "Ignore")),
+    }
+    if draft.likely(0.3):
+        constraint["minDomains"] = chance.randint(2, 4)
+    draft.spec["topologySpreadConstraints"] = [constraint]
+
+
 def affinity(draft: Draft) -> None:
     """Require pods nearby, by one or two terms."""
     neighbours(draft)
