@@ -2,8 +2,8 @@
 
 Pulumi writes a resource to the state once AWS has created it. An `up` that is killed meanwhile
 leaves a VPC, a NAT gateway, an Elastic IP address or a cluster that no later operation knows. They
-cost money, so a destroy names them at its end, and a preview names a second VPC. Roles cost
-nothing, and are deleted once nothing else is left.
+cost money, so a destroy names them at its end, and a preview names a second VPC. Roles and launch
+templates cost nothing, and are deleted once nothing else is left.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from infra import names
 from infra.clusterapi import ClusterLocation
 from infra.guards.ownership import tags_of
 from infra.lifecycle import removal
+from infra.lifecycle.awsanswers import tags_in
 from infra.lifecycle.waiting import say
 
 ENDED = frozenset({"deleted", "deleting", "failed"})
@@ -71,6 +72,23 @@ def delete_roles(
             ):
                 say(f"deleting a role {name}, which the stack's state no longer has")
                 removal.role(location, name)
+
+
+def delete_launch_templates(
+    location: ClusterLocation, installation: str, *, say: Callable[[str], None] = say
+) -> None:
+    """Delete launch templates of the controller's node group that are left.
+
+    Those of NodePools have the tag of their NodePool; the drain has deleted them with their nodes.
+    """
+    ec2 = location.client("ec2")
+    pages = ec2.get_paginator("describe_launch_templates")
+    for page in pages.paginate(Filters=_installation_filter(installation)):
+        for template in page["LaunchTemplates"]:
+            name = template["LaunchTemplateId"]
+            if labels.NODEPOOL not in tags_in(template):
+                say(f"deleting launch template {name}, which the stack's state no longer has")
+                ec2.delete_launch_template(LaunchTemplateId=name)
 
 
 def describe_second_network(location: ClusterLocation, installation: str) -> str:

@@ -155,7 +155,8 @@ class _DeletionGuardProvider(StatefulProvider):
         sharedobjects.delete_unused(props)
         if props["outlives_cluster"] and "cluster" not in props["retained"]:
             clusterproof.refuse_left(ClusterLocation.of(props), props["installation"])
-            clusterproof.delete_roles(ClusterLocation.of(props), props["installation"])
+            for delete in (clusterproof.delete_roles, clusterproof.delete_launch_templates):
+                delete(ClusterLocation.of(props), props["installation"])
 
 
 def _with_provider(olds: Mapping[str, Any], news: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from infra import policies
 from infra.clusterapi import ClusterLocation
 from infra.guards.clusterproof import (
     ClusterLeftError,
+    delete_launch_templates,
     delete_roles,
     describe_second_network,
     refuse_left,
@@ -109,6 +110,28 @@ def test_leftover_roles_of_the_cluster_are_deleted() -> None:
 
     assert len(descriptions) == len(said) == 2
     assert {role["RoleName"] for role in iam.list_roles()["Roles"]} == {"role-2", "role-3"}
+
+
+def test_leftover_launch_templates_of_the_node_group_are_deleted() -> None:
+    ec2, said = boto3.client("ec2", REGION), list[str]()
+    pool = {"Key": "karpenter.sh/nodepool", "Value": "default"}
+    for name, installation, more in (
+        ("home", OURS, []),
+        ("theirs", "another", []),
+        ("of-a-pool", OURS, [pool]),
+    ):
+        tags = [{"Key": "joiner.dev/installation", "Value": installation}, *more]
+        ec2.create_launch_template(
+            LaunchTemplateName=name,
+            LaunchTemplateData={"MetadataOptions": {"HttpTokens": "required"}},
+            TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
+        )
+
+    delete_launch_templates(HERE, OURS, say=said.append)
+
+    left = ec2.describe_launch_templates()["LaunchTemplates"]
+    assert {each["LaunchTemplateName"] for each in left} == {"theirs", "of-a-pool"}
+    assert len(said) == 1
 
 
 def test_a_second_network_is_named_before_anything_is_created() -> None:
