@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -243,12 +243,20 @@ class Run:
 
     def _interrupt_destroy(self) -> None:
         """Kill the engine during a destroy, and apply the same settings again."""
-        settings = dict(self.settings)
+        settings, engine = dict(self.settings), self.stage.engine
+        # A killed engine leaves a state with all that it has done, except its last step.
+        writing = {**engine.environment, "PULUMI_SKIP_CHECKPOINTS": "false"}
+        self.stage.engine = replace(engine, environment=writing)
         refused = self._kill_operation("destroy", lambda: self.stage.engine.destroy("dev"), {})
+        self.stage.engine = engine
         self._expect(not refused, f"destroy failed: {refused}")
         self._end_nodes()  # the destroy may have terminated some of them
+        self.stage.said.clear()
         refused = self._operate(lambda: self.stage.up(**settings))
         self._expect(not refused, f"up failed after a killed destroy: {refused}")
+        if any("Run `pulumi up --refresh`" in line for line in self.stage.said):
+            self._operate(lambda: self.stage.engine.refresh("dev"))
+            self._operate(lambda: self.stage.up(**settings))
         # The first up may have let the Kubernetes provider adopt CRDs, which the next one undoes.
         self._operate(lambda: self.stage.up(**settings))
         self._settle("up after a killed destroy", settings)
