@@ -300,8 +300,8 @@ MUTATIONS = (
     EngineMutation(
         "an unbound claim gets a volume per zone",
         f"{SCHEDULING}/pods/groups.py",
-        "for claim in pod_class.volumes.shared:",
-        "for claim in ():",
+        "for claim, key in pod_class.volumes.shared:",
+        "for claim, key in ():",
         "volumes",
     ),
     EngineMutation(

@@ -232,6 +232,28 @@ def test_disks_of_many_nodes_are_assigned_quickly() -> None:
     assert {len(keys) for keys in results.existing_nodes.values()} == {1}
 
 
+def test_pods_that_share_an_unbound_claim_of_a_nodes_disk_run_on_that_node() -> None:
+    nodes = [make_node("n1", cpu="2"), make_node("n2", cpu="2")]
+    for node in nodes:
+        node.metadata.labels.pop(labels.ZONE)
+    local: dict[str, Any] = {"storageClassName": "static", "csi": None, "local": NODE_DISK}
+    volumes = [
+        disk(f"v-{name}", on={labels.HOSTNAME: name}, phase="Available", **local)
+        for name in ("n1", "n2")
+    ]
+
+    results = solve(
+        [make_pod(claims=["data"]) for _ in range(3)],
+        nodes=nodes,
+        storage_classes=(STATIC,),
+        persistent_volumes=tuple(volumes),
+        persistent_volume_claims=(claim("data", storageClassName="static"),),
+    )
+
+    assert [len(keys) for keys in results.existing_nodes.values()] == [2]
+    assert len(results.unschedulable) == 1
+
+
 def test_two_claims_of_a_pod_get_two_volumes_that_one_node_attaches() -> None:
     pod = make_pod(claims=["one", "two"])
     volumes = [available("a", "zone-a"), available("b-1", "zone-b"), available("b-2", "zone-b")]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controller.apis import labels
 from controller.apis.kubernetes.meta import LabelSelector
 from controller.apis.kubernetes.pods import PodAffinityTerm
 from controller.constraints.hostports import HostPort
@@ -233,12 +232,12 @@ def topology_groups_of(
         )
         group.hard |= is_required
         groups_by_index[group.index] = group
-    for claim in pod_class.volumes.shared:
-        # All pods with the claim run in the zone of the volume that is created for the first.
+    for claim, key in pod_class.volumes.shared:
+        # All pods with the claim run in the zone of the volume that the first of them gets.
         selector = LabelSelector(match_labels={f"{SHARED_CLAIM}{claim}": ""})
         group = groups.affinity(
-            [PodAffinityTerm(topology_key=labels.ZONE, label_selector=selector)],
-            key=labels.ZONE,
+            [PodAffinityTerm(topology_key=key, label_selector=selector)],
+            key=key,
             type_=TopologyType.AFFINITY,
             namespace=signature.namespace,
             own_labels=signature.labels,

@@ -83,14 +83,15 @@ class Volumes:
     * `by_claim`: pairs of driver and volume; pods that name the same claim share the volume.
     * `created`: pairs of driver and number of volumes that are created for each pod.
     * `exclusive`: the claims, by namespace and name, that only one pod may use at a time.
-    * `shared`: the names of unbound claims that other pods use, too. They get a volume in one zone.
+    * `shared`: the names of unbound claims that other pods use, too, each with the label of nodes
+      of which one value can attach the volume: the zone, or the hostname for disks of nodes.
     """
 
     alternatives: Alternatives = ({},)
     by_claim: tuple[tuple[str, str], ...] = ()
     created: tuple[tuple[str, int], ...] = ()
     exclusive: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
+    shared: tuple[tuple[str, str], ...] = ()
 
     def count(self, drivers: Set[str]) -> int:
         """Return the number of volumes of these CSI drivers."""
@@ -318,7 +319,7 @@ class VolumeIndex:
     def with_shared_claims(self, pod: Pod) -> Pod:
         """Return the pod with a label for each unbound claim that it shares with other pods."""
         names = self._shared_claims(pod.metadata.namespace, pod.spec)
-        shared = {f"{SHARED_CLAIM}{name}": "" for name in names}
+        shared = {f"{SHARED_CLAIM}{name}": "" for name, _ in names}
         if not shared:
             return pod
         return with_fields(pod, "metadata", labels={**pod.metadata.labels, **shared})
@@ -338,8 +339,11 @@ class VolumeIndex:
         path = "ephemeral.volume_claim_template.spec"
         return with_fields(volume, path, storage_class_name=chosen)
 
-    def _shared_claims(self, namespace: str, spec: PodSpec) -> Iterator[str]:
-        """Yield the names of unbound claims that get a volume in one zone and have other users."""
+    def _shared_claims(self, namespace: str, spec: PodSpec) -> Iterator[tuple[str, str]]:
+        """Yield the unbound claims that get a volume in one zone, or on one node, for several pods.
+
+        With each name comes the label of the zone or of the node.
+        """
         for volume in spec.volumes:
             if volume.persistent_volume_claim is not None:
                 name = volume.persistent_volume_claim.claim_name
@@ -350,7 +354,9 @@ class VolumeIndex:
                     and self._driver_of_class(claim.spec) in {*self._zonal, NO_PROVISIONER}
                     and (self._users[namespace, name] > 1 or self._is_used(claim))
                 ):
-                    yield name
+                    volumes = self._unbound_volumes.get(claim.spec.storage_class_name or "", ())
+                    on_nodes = volumes and all(volume.spec.local is not None for volume in volumes)
+                    yield name, labels.HOSTNAME if on_nodes else labels.ZONE
 
     def _is_used(self, claim: PersistentVolumeClaim) -> bool:
         """Whether a pod that has a node, or is nominated for one, uses a claim."""
