@@ -304,8 +304,8 @@ def unmet_topology(pending: PendingGroup, domains: Domains, tallies: Tallies) ->
             unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
         elif claim := _shared_claim(group):
             unmet.append(
-                f"PersistentVolumeClaim {claim}, which other pods use too, gets a volume in one "
-                "zone: the pod can run only in the zone of those pods"
+                f"PersistentVolumeClaim {claim}, which other pods use too, gets a volume "
+                f"{'on one node' if group.per_node else 'in one zone'}: the pod can run only there"
             )
         elif not tallies[group.index].total:
             terms = "all terms of " if group.terms > 1 else ""
