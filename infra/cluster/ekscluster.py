@@ -170,7 +170,7 @@ def kubernetes_provider(
     name: str = "kubernetes",
     opts: pulumi.ResourceOptions | None = None,
     *,
-    adopts: bool,
+    adopts: bool = False,
 ) -> kubernetes.Provider:
     """Return the Kubernetes provider for the cluster.
 
