@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.apis import labels
 from controller.constraints.hostports import HostPort
-from controller.scheduling.topology.groups import TopologyGroup, TopologyType
+from controller.scheduling.topology.groups import TopologyGroup, TopologyTally, TopologyType
 from controller.scheduling.topology.rules import (
     ENDLESS,
     PodsWithRules,
@@ -21,6 +22,7 @@ from controller.scheduling.topology.rules import (
     minimum,
     on_one_node,
 )
+from controller.scheduling.topology.spread import Rules, violations
 
 MANY = 50
 """More pods than any rule of these tests limits a domain to."""
@@ -183,6 +185,26 @@ def test_one_node_admits_as_many_pods_as_its_filters_allow(
     others: list[tuple[PodsWithRules, int]] = list(beside)
 
     assert on_one_node(pods, others) == fit_one_by_one(pods, beside)
+
+
+@pytest.mark.parametrize(
+    ("counts", "owners", "settled", "number"),
+    [
+        ({"a": 2}, {"a": 2}, {}, 0),  # the first pod needs no other
+        ({"a": 2, "c": 1}, {"a": 2, "c": 1}, {}, 1),
+        ({"a": 2, "c": 1}, {"a": 2}, {}, 0),  # the pod in c may come later
+        ({"a": 2, "c": 1}, {"a": 2}, {"c": 1}, 2),
+        ({"a": 2, "c": 3}, {"a": 1, "c": 1}, {"c": 1}, 0),
+        ({"a": 2, "c": 3}, {"a": 2, "c": 3}, {"a": 1, "c": 2}, 0),
+    ],
+)
+def test_pods_with_affinity_to_pods_like_themselves_need_another_one_in_their_domain(
+    counts: dict[str, int], owners: dict[str, int], settled: dict[str, int], number: int
+) -> None:
+    tally = TopologyTally(make_group(AFFINITY), Counter(counts), Counter(owners))
+    rules = Rules(owned=((tally, True, ()),), counting=(tally,), repelling=(), attracting=())
+
+    assert violations([rules], {tally: settled}) == number
 
 
 @pytest.mark.parametrize("type_", [SPREAD, ANTI_AFFINITY])

@@ -19,6 +19,7 @@ Axes: as in `problem`; and nodes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -28,6 +29,7 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.packing.occupancy import NodeOccupancy
 from controller.scheduling.packing.problem import SLACK, PackingProblem
+from controller.scheduling.topology.groups import TopologyTally
 from controller.scheduling.topology.spread import Pins, Rules, admits, record, violations
 
 MAX_PODS = 100
@@ -164,6 +166,26 @@ class LocalSearch:
             headroom=problem.headroom - problem.consumption[node_types].sum(axis=0),
             occupancy=NodeOccupancy.with_pods(problem.rules, np.arange(held.shape[1]), held),
         )
+        self._settled = self._settled_counts()
+
+    def _settled_counts(self) -> dict[TopologyTally, Counter[str]]:
+        """Return the counts of each tally without the pods of these nodes."""
+        move_rules, numbers = self._move_rules, self.nodes.pods.sum(axis=0).tolist()
+        present = [
+            (rules, pins, number)
+            for rules, pins, number in zip(move_rules.rules, move_rules.pins, numbers, strict=False)
+            if number
+        ]
+        for rules, pins, number in present:
+            record(rules, pins, -number)
+        settled = {
+            tally: tally.counts.copy()
+            for rules in move_rules.all_rules
+            for tally, _, _ in rules.owned
+        }
+        for rules, pins, number in present:
+            record(rules, pins, number)
+        return settled
 
     def run(self, unplaced: Sequence[int]) -> bool:
         """Insert the pods that have no node, and rearrange the nodes.
@@ -358,13 +380,14 @@ class LocalSearch:
         nodes, move_rules = self.nodes, self._move_rules
         if (nodes.node_type[chosen] < 0).any():
             return False
-        before, violations_before = nodes.copy(), violations(move_rules.all_rules)
+        before, violations_before = nodes.copy(), violations(move_rules.all_rules, self._settled)
         budget = float(nodes.price[chosen].sum()) - SLACK
         unplaced = self._ruin(chosen)
         placed = self._recreate(unplaced, chosen[0], node_type, budget)
         # Accept only if every pod has a node and the rules have no more violations than before.
         is_whole = (
-            len(placed) == len(unplaced) and violations(move_rules.all_rules) <= violations_before
+            len(placed) == len(unplaced)
+            and violations(move_rules.all_rules, self._settled) <= violations_before
         )
         if is_whole and self._is_in_order_with(chosen[0], node_type):
             return True

@@ -7,7 +7,7 @@ counted pods that all rules admit, which keeps spreads even.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.scheduling.topology import rules as topology
@@ -85,6 +85,10 @@ class Rules:
         groups = (tally.group for tally, _, _ in self.owned)
         required = {group.key for group in groups if group.type is not TopologyType.ANTI_AFFINITY}
         return frozenset(self.keys) - required
+
+
+Settled = Mapping[TopologyTally, Mapping[str, int]]
+"""The counts of the pods that do not move: by tally, and then by domain."""
 
 
 def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
@@ -169,10 +173,32 @@ def _is_broken(pins: Pins, rules: Rules, moved: int) -> bool:
     )
 
 
-def violations(all_rules: Iterable[Rules]) -> float:
-    """Return the number of pods that violate a rule that they state, summed over all rules."""
+def violations(all_rules: Iterable[Rules], settled: Settled) -> float:
+    """Return the number of pods that violate a rule that they state, summed over all rules.
+
+    `settled` are the counts of the pods that do not move.
+    """
     every = {rule for rules in all_rules for rule in rules.owned}
-    return sum(_violations(tally, own, universe) for tally, own, universe in every)
+    return sum(
+        _without_support(tally, settled[tally])
+        if own and tally.group.type is TopologyType.AFFINITY
+        else _violations(tally, own, universe)
+        for tally, own, universe in every
+    )
+
+
+def _without_support(tally: TopologyTally, settled: Mapping[str, int]) -> int:
+    """Return the number of pods with affinity to pods like themselves that no other pod supports.
+
+    In a domain with another counted pod, they can follow it. Only the first of them needs no other
+    pod: kube-scheduler admits it in any domain if no pod is counted yet.
+    """
+    alone = [
+        owners
+        for domain, owners in tally.owners.items()
+        if owners > 0 and not settled.get(domain, 0) and tally.counts[domain] <= owners
+    ]
+    return sum(alone) - (0 if any(settled.values()) else max(alone, default=0))
 
 
 def is_broken(tally: TopologyTally, own: bool, universe: tuple[str, ...]) -> bool:
