@@ -72,8 +72,6 @@ def entries(account: Account, monkeypatch: pytest.MonkeyPatch) -> Entries:
         raise ClusterUnreachableError(f"no answer from {location.cluster_name}")
 
     monkeypatch.setattr(ClusterApi, "find", silent)
-    # Under mocks, the endpoint of a created cluster is the name of no server.
-    monkeypatch.setattr("infra.cluster.answering._does_answer", lambda _endpoint, _ca: True)
     monkeypatch.setattr(
         ClusterLocation, "client", lambda location, service: made.client(location, service)
     )

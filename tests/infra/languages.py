@@ -33,7 +33,7 @@ from tests.infra.test_plugin_program import (
     add_and_preview,
     cloud_of_the_page,
     engine_on,
-    preview_until_the_cluster,
+    preview_without_the_cluster,
     released,
 )
 from tests.infra.test_readme import blocks_of
@@ -153,7 +153,7 @@ def test_the_program_of_the_page_runs_on_another_machine_with_the_package_from_a
             author, project=without_generated_files(project), directory=tmp_path / "colleague"
         )
         colleague.install()
-        output = preview_until_the_cluster(colleague)
+        output = preview_without_the_cluster(colleague)
 
     assert "joiner:infra:NodePools" in output
     written = yaml.safe_load((project / "Pulumi.yaml").read_text())

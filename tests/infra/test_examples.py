@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import runpy
 import sys
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from testbed.environment import CHECKOUT
+from tests.infra.knownaws import Entries
 from tests.infra.test_program import Made, made_by
 
 EXAMPLES = CHECKOUT / "examples"
@@ -29,9 +32,14 @@ def run(example: str, config: dict[str, str]) -> Made:
     return made_by(program, given, project=project)
 
 
-@pytest.fixture(scope="module")
-def made() -> Made:
-    """The resources of a program that creates its cluster."""
+@pytest.fixture
+def made(entries: Entries) -> Made:
+    """The resources of a program that creates its cluster, which does not answer."""
+    return copy.deepcopy(_component())
+
+
+@functools.cache
+def _component() -> Made:
     return run(
         "component",
         {
