@@ -159,4 +159,5 @@ class Entries:
         assert clusterName != NOWHERE
         if principalArn not in self.tags:
             raise absent(principalArn)
-        return {"accessEntry": {"type": "EC2_LINUX", "tags": self.tags[principalArn]}}
+        entry = {"type": "EC2_LINUX", "tags": self.tags[principalArn], "createdAt": MADE_AT}
+        return {"accessEntry": entry}

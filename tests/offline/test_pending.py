@@ -18,7 +18,6 @@ from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from tests.offline.test_questions import world_with
 
-NOW = datetime.now(UTC)
 NOT_READY = {
     "conditions": [
         {"type": "Ready", "status": "False"},
@@ -35,7 +34,7 @@ def failed(message: str, *, pod: str = "web", age: timedelta = timedelta(0)) -> 
         "reason": "FailedScheduling",
         "message": f"Failed to schedule pod, {message}",
         "source": {"component": "karpenter"},
-        "lastTimestamp": f"{NOW - age:%Y-%m-%dT%H:%M:%SZ}",
+        "lastTimestamp": f"{datetime.now(UTC) - age:%Y-%m-%dT%H:%M:%SZ}",
     }
 
 
@@ -57,7 +56,7 @@ def asked_of_a_pool_that_is_not_ready() -> dict[str, Any]:
 def displayed(world: World, results: Results) -> list[dict[str, Any]]:
     """Return the groups of pending pods that `top` and the page show."""
     placed = content.placements_in_words(
-        content.placements(results), world.pods, pending_pods(world, NOW)
+        content.placements(results), world.pods, pending_pods(world, datetime.now(UTC))
     )
     return content.pending_groups([pod.key for pod in world.pods], placed)
 

@@ -17,7 +17,7 @@ from tests.system.region import Region, running_region
 
 pytestmark = pytest.mark.system
 
-DELAYS = {"visible_after": 0.5, "tagging": 1.5, "associating": 3.0}
+DELAYS = {"visible_after": 0.5, "associating": 3.0}
 """Seconds until a new resource, its tags, and its association become visible.
 
 An association counts as visible once new pods get its identity.

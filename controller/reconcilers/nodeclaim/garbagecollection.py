@@ -71,22 +71,15 @@ class GarbageCollection(PortUser):
 
         If a NodeClaim is deleted before the call, the call launches an instance without NodeClaim.
         """
-        since = self.clock() - SHARED_FOR
-        is_recent = any(
-            labels.SHARED_LAUNCH in claim.metadata.annotations
-            and (claim.metadata.creation_timestamp or since) > since
-            for claim in self.cluster.list(NODE_CLAIM)
-        )
+        since, key = self.clock() - SHARED_FOR, labels.SHARED_LAUNCH
+        shared = [c for c in self.cluster.list(NODE_CLAIM) if key in c.metadata.annotations]
+        is_recent = any((claim.metadata.creation_timestamp or since) > since for claim in shared)
         return SHARED_PERIOD if is_recent else PERIOD
 
     def _claims(self) -> list[NodeClaim]:
         """Return the NodeClaims that this installation manages and that are not being deleted."""
-        is_adopted = self.cluster.is_adopted
-        return [
-            claim
-            for claim in self.cluster.list(NODE_CLAIM)
-            if is_ours(claim) and is_adopted(claim) and not claim.metadata.is_deleting
-        ]
+        claims, is_adopted = self.cluster.list(NODE_CLAIM), self.cluster.is_adopted
+        return [c for c in claims if is_ours(c) and is_adopted(c) and not c.metadata.is_deleting]
 
     async def _claims_without_instance(self, instances: Sequence[Instance]) -> None:
         alive = {instance.provider_id for instance in instances if not instance.deleting}
@@ -195,24 +188,34 @@ class GarbageCollection(PortUser):
             await self._delete_node(instance.provider_id)
 
     def _orphans(
-        self, instances: Iterable[Instance], claims: Iterable[NodeClaim]
+        self, instances: Iterable[Instance], claims: Sequence[NodeClaim]
     ) -> list[Instance]:
         """Return this installation's instances that belong to no NodeClaim, now or later."""
-        claims = list(claims)
-        # A status that was changed by hand must not end an instance that runs pods.
-        own = {claim.metadata.annotations.get(labels.OWN_INSTANCE) for claim in claims}
-        known = own | {claim.status.provider_id for claim in claims}
-        names = {claim.metadata.name for claim in claims}
-        waiting = [claim for claim in claims if not claim.status.provider_id]
-        launching = {claim.metadata.name for claim in waiting}
-        shared = {launch.token for launch in map(shared_launch, waiting) if launch is not None}
-        return [
+        known = {claim.status.provider_id for claim in claims}
+        unknown = [
             instance
             for instance in instances
             if instance.is_ours
             and not instance.deleting
             and not self._young(instance)
             and instance.provider_id not in known
+        ]
+        if not unknown:
+            return []
+        # A status that was changed by hand must not end an instance that runs pods.
+        own = {
+            claim.metadata.annotations.get(labels.OWN_INSTANCE)
+            for claim in claims
+            if not claim.metadata.is_deleting
+        }
+        names = {claim.metadata.name for claim in claims}
+        waiting = [claim for claim in claims if not claim.status.provider_id]
+        launching = {claim.metadata.name for claim in waiting}
+        shared = {launch.token for launch in map(shared_launch, waiting) if launch is not None}
+        return [
+            instance
+            for instance in unknown
+            if instance.provider_id not in own
             and instance.tags.get(labels.TAG_NODECLAIM) not in launching
             and instance.tags.get(labels.SHARED_LAUNCH) not in shared
             and not (instance.tags.get(labels.TAG_NODECLAIM) in names and self._runs_pods(instance))
@@ -232,12 +235,15 @@ class GarbageCollection(PortUser):
 
         The installation manages neither instance until the status is restored.
         """
-        for claim in self.cluster.list(NODE_CLAIM):
-            own = claim.metadata.annotations.get(labels.OWN_INSTANCE)
-            if own and claim.status.provider_id not in ("", own):
+        key = labels.OWN_INSTANCE
+        marked = [c for c in self.cluster.list(NODE_CLAIM) if key in c.metadata.annotations]
+        changed = [c for c in marked if c.metadata.annotations[key] != c.status.provider_id]
+        for claim in changed:
+            if claim.status.provider_id:
                 message = (
                     f"status.providerID names {claim.status.provider_id}, but Joiner launched "
-                    f"{own}, and manages neither: set status.providerID back"
+                    f"{claim.metadata.annotations[key]}, and manages neither: set "
+                    "status.providerID back"
                 )
                 await self.recorder.publish(claim, "Warning", "ProviderIDChanged", message)
 
