@@ -86,13 +86,16 @@ def _guard(world: World, chance: random.Random) -> None:
 def changing(nodes: int, seed: int) -> World:
     """Return a `constrained` cluster that is about to change.
 
-    Some pods are pending, one node is still starting, and another is being deleted.
+    Some pods are pending, one node is still starting, and another is being deleted. A cluster of
+    one node has only the pending pods.
     """
     chance = random.Random(f"restless-{seed}")
     world = constrained(nodes, seed)
     world["pods"] += [
         pod(f"waits-{n}", cpu=chance.choice((250, 1000)), memory=512) for n in range(4)
     ]
+    if len(world["nodes"]) < 2:
+        return world
     starting, leaving = chance.sample(range(len(world["nodes"])), 2)
     node, claim = world["nodes"][starting], world["nodeClaims"][starting]
     del node["metadata"]["labels"]["karpenter.sh/initialized"]
