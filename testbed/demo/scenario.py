@@ -36,8 +36,8 @@ POLL_SECONDS = 0.25
 MOST_LEFT = 0.6
 """What the nodes may cost at most after the scale-down to 40 % of the pods, as a share of before.
 
-kube-scheduler may bind evicted pods to other nodes than planned, so several passes follow each other
-until the cost is near the lower bound, and how many is chance.
+kube-scheduler may bind evicted pods to other nodes than planned, so several passes follow each
+other until the cost is near the lower bound, and how many is chance.
 """
 
 INTERRUPTION_SECONDS = 20.0
