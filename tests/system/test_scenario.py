@@ -18,9 +18,10 @@ from tests.system.region import Region, running_region
 pytestmark = pytest.mark.system
 
 DELAYS = {"visible_after": 0.5, "associating": 3.0}
-"""Seconds until a new resource, its tags, and its association become visible.
+"""Seconds until a new resource and its association become visible.
 
-An association counts as visible once new pods get its identity.
+An association counts as visible once new pods get its identity. Tags are visible at once: Pulumi's
+provider fails on a tag that EC2 does not show yet.
 """
 
 LARGEST_PAGE = 25
