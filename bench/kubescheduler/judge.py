@@ -10,14 +10,12 @@ thousands of worlds; a small world takes about 5 ms.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
+from bench.dialogue import Dialogue, dialogue_with
 from testbed.processes import binaries
 
 Object = Mapping[str, Any]
@@ -72,8 +70,7 @@ class Replayed:
 class KubeScheduler:
     """A running process with kube-scheduler's plugins."""
 
-    process: subprocess.Popen[bytes]
-    complaints: IO[bytes]
+    dialogue: Dialogue
 
     def verdicts(self, world: Object) -> Verdicts:
         """Return which existing nodes admit each pending pod, as the world is now.
@@ -94,7 +91,7 @@ class KubeScheduler:
             "plan": {**plan.launched.content(), "bind": dict(plan.bind)},
             "alone": [addition.content() for addition in alone],
         }
-        answer = self._ask(question)
+        answer = self.dialogue.ask(question)
         return Replayed(answer.get("refused", {}), answer.get("verdicts", {}))
 
     def stored_pods(self, pods: Sequence[Object]) -> list[dict[str, Any]]:
@@ -105,41 +102,15 @@ class KubeScheduler:
             JudgeFailedError: the process gave no answer.
 
         """
-        answer = self._ask({"create": list(pods)})
+        answer = self.dialogue.ask({"create": list(pods)})
         if refused := answer.get("invalid"):
             raise InvalidPodError("\n".join(f"{key}: {why}" for key, why in refused.items()))
         stored: list[dict[str, Any]] = answer.get("pods", [])
         return stored
 
-    def _ask(self, question: Object) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps(question).encode() + b"\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if not line:
-            self.complaints.seek(0)
-            raise JudgeFailedError(self.complaints.read().decode(errors="replace")[-2000:])
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise JudgeFailedError(answer["error"])
-        return answer
-
 
 @contextmanager
 def kube_scheduler() -> Iterator[KubeScheduler]:
     """Start the process; it ends with the block. The program is built if necessary."""
-    command = [str(binaries.ensure("kubefilter"))]
-    with (
-        tempfile.TemporaryFile() as complaints,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints
-        ) as process,
-    ):
-        try:
-            yield KubeScheduler(process, complaints)
-        finally:
-            process.kill()
+    with dialogue_with([str(binaries.ensure("kubefilter"))], JudgeFailedError) as dialogue:
+        yield KubeScheduler(dialogue)

@@ -40,8 +40,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from bench.dialogue import Dialogue, dialogue_with
 from testbed.environment import cache_directory
 from testbed.processes import binaries
 from testbed.progress import SILENCE, Progress
@@ -166,24 +167,15 @@ def _answer_lines(
 def dialogue() -> Iterator[Karpenter]:
     """Start Karpenter's provisioning and disruption in a process that answers many calls."""
     command = [str(binary("parity")), "-questions"]
-    with (
-        tempfile.TemporaryFile() as complaints,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints
-        ) as process,
-    ):
-        try:
-            yield Karpenter(process, complaints)
-        finally:
-            process.kill()
+    with dialogue_with(command, EngineFailedError) as conversation:
+        yield Karpenter(conversation)
 
 
 @dataclass(frozen=True, slots=True)
 class Karpenter:
     """A running process with Karpenter's engine."""
 
-    process: subprocess.Popen[bytes]
-    complaints: IO[bytes]
+    dialogue: Dialogue
 
     def schedule(self, world: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
         """Schedule the pending pods and return the answer. Raises EngineFailedError."""
@@ -214,36 +206,24 @@ class Karpenter:
         return self._answer(question, limit=limit)
 
     def _answer(self, question: Mapping[str, Any], *, limit: float | None = None) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         late = threading.Event()
 
         def give_up() -> None:
             late.set()
-            self.process.kill()
+            self.dialogue.process.kill()
 
         timer = threading.Timer(limit, give_up) if limit is not None else None
         try:
             if timer is not None:
                 timer.start()
-            try:
-                self.process.stdin.write(json.dumps(question).encode() + b"\n")
-                self.process.stdin.flush()
-                line = self.process.stdout.readline()
-            except BrokenPipeError:
-                line = b""
+            return self.dialogue.ask(question)
+        except EngineFailedError:
+            if late.is_set():
+                raise TooSlowError(f"Karpenter had no answer after {limit} s") from None
+            raise
         finally:
             if timer is not None:
                 timer.cancel()
-        if late.is_set():
-            raise TooSlowError(f"Karpenter had no answer after {limit} s")
-        if not line:
-            self.complaints.seek(0)
-            raise EngineFailedError(self.complaints.read().decode(errors="replace")[-2000:])
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise EngineFailedError(answer["error"])
-        return answer
 
 
 UNSCHEDULABLE = 1
