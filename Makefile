@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: publish version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone languages image
+.PHONY: advise publish version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone languages image
 .DEFAULT_GOAL := help
 
 # Two processes run the tests. Each takes a whole file at a time, because its tests share fixtures,
@@ -18,13 +18,35 @@ PY = $$($(PYTHON) -m testbed.environment || echo false)
 WORKERS = -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^(##@ |[a-z]+:.*## )' $(MAKEFILE_LIST) | \
+	awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5); next} {printf "  make %-9s %s\n", $$1, $$2}'
+
+##@ Try it: no AWS account, nothing outside this machine
 
 demo: ## the whole demonstration on this machine: cluster, pods, nodes, destroy, nothing left
 	@py=$(PY); exec $$py -m testbed demo
 
-test: check ## lint, types, layers, then every test
-	@py=$(PY); exec $$py -m pytest $(WORKERS)
+up: ## start the testbed with the stack deployed, and leave it running
+	@py=$(PY); exec $$py -m testbed up
+
+env: ## print the shell variables of the testbed: eval "$(make env)"
+	@py=$(PY); exec $$py -m testbed env
+
+fault: ## cause a fault of the testbed's cloud: make fault FAULT="interrupt NODE"
+	@py=$(PY); set -f; exec $$py -m testbed fault $(or $(FAULT),--help)
+
+status: ## show what runs in the testbed
+	@py=$(PY); exec $$py -m testbed status
+
+down: ## stop the testbed and check that nothing is left
+	@py=$(PY); exec $$py -m testbed down
+
+##@ See what your cluster would cost
+
+advise: ## what your cluster would cost under Joiner; reads only. WORLD=file: a recorded world
+	@py=$(PY); exec $$py -m controller advise $(WORLD)
+
+##@ Change it
 
 check: ## lint, types and layers only
 	@py=$(PY); bin=$$(dirname $$py); \
@@ -33,11 +55,37 @@ check: ## lint, types and layers only
 unit: ## the tests that start and build nothing: about two minutes on two cores
 	@py=$(PY); exec $$py -m pytest -m unit $(WORKERS)
 
-pythons: ## the unit tests on every supported Python
-	@py=$(PY); exec $$py -m tests.pythons
+test: check ## lint, types, layers, then every test
+	@py=$(PY); exec $$py -m pytest $(WORKERS)
+
+fmt: ## format the code
+	@py=$(PY); bin=$$(dirname $$py); $$bin/ruff check --fix -q . ; $$bin/ruff format .
+
+reference: ## render docs/reference from the code
+	@py=$(PY); exec $$py -m tests.docs.references
+
+crds: ## render crds/, and the chart with their copies, from controller/apis
+	@py=$(PY); $$py -m controller.apis.crds && exec $$py -m infra.deployment.manifests
+
+manifests: ## render manifests/ and charts/ from infra/deployment/controller.py
+	@py=$(PY); exec $$py -m infra.deployment.manifests
+
+lock: ## write infra/requirements.txt: the versions that the tests use
+	@py=$(PY); exec $$py -m tests.infra.lockfile
+
+docs: ## build the documentation site into site/, without network; warnings are errors
+	@py=$(PY); exec $$py -m mkdocs build --strict
+
+##@ Test more
 
 system: ## the end-to-end tests on the testbed; KUBERNETES=1.31 runs them on the oldest version
 	@py=$(PY); exec $$py -m pytest -m system
+
+disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
+	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -s -k under_used --under-used-nodes=$(NODES)
+
+pythons: ## the unit tests on every supported Python
+	@py=$(PY); exec $$py -m tests.pythons
 
 clone: ## the README's steps in a clean clone: pulumi install, up and destroy on the testbed
 	@py=$(PY); exec $$py -m pytest tests/infra/fromclone.py -s
@@ -45,11 +93,39 @@ clone: ## the README's steps in a clean clone: pulumi install, up and destroy on
 languages: ## programs in TypeScript, Go and Python through `pulumi package add`: needs Node.js and npm
 	@py=$(PY); exec $$py -m pytest tests/infra/languages.py -s
 
-disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
-	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -s -k under_used --under-used-nodes=$(NODES)
+AUDITOR = pip-audit==2.9.0
 
-crds: ## render crds/, and the chart with their copies, from controller/apis
-	@py=$(PY); $$py -m controller.apis.crds && exec $$py -m infra.deployment.manifests
+audit: ## check the packages in use against published advisories
+	@py=$(PY); home=$$(dirname $$(dirname $$py)); tool=$$home-audit; \
+	test -x $$tool/bin/pip-audit || { $$py -m venv $$tool && $$tool/bin/pip install -q $(AUDITOR); } && \
+	exec $$tool/bin/pip-audit --strict --progress-spinner off --path $$home/lib/python*/site-packages
+
+aws: ## REGION=us-west-2 SPEND=5: run the demonstration in your AWS account, up to this many dollars
+	@py=$(PY); exec $$py -m bench.account --region "$(REGION)" --spend "$(SPEND)"
+
+##@ Compare it
+
+race: ## Joiner's engine against Karpenter's, on the same worlds
+	@py=$(PY); exec $$py -m bench.race
+
+bench: ## time from pods created to pods running: Joiner and Karpenter in turn on one control plane
+	@py=$(PY); exec $$py -m bench.endtoend
+
+trace: ## simulated days of a cluster, operated by Joiner and by Karpenter
+	@py=$(PY); exec $$py -m bench.trace
+
+faults: ## the fault campaign: seeded faults on virtual time, checked by an auditor
+	@py=$(PY); exec $$py -m bench.faults --seeds 1-500
+
+upstream: ## Karpenter's own regression and disruption suites against Joiner: a table of the 114 specs
+	@py=$(PY); exec $$py -m bench.upstream
+
+##@ Release it
+
+VERSION = $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+version: ## print the version
+	@echo $(VERSION)
 
 base: ## pin the base image of the controller to today's digest (needs Docker)
 	@tag=$$(sed -n 's/^ARG PYTHON=\(.*\)@.*/\1/p' Dockerfile); \
@@ -59,23 +135,6 @@ base: ## pin the base image of the controller to today's digest (needs Docker)
 
 image: ## build the controller's image for both architectures without a container engine (root, buildah)
 	@py=$(PY); exec $$py -m tests.image
-
-reference: ## render docs/reference from the code
-	@py=$(PY); exec $$py -m tests.docs.references
-
-docs: ## build the documentation site into site/, without network; warnings are errors
-	@py=$(PY); exec $$py -m mkdocs build --strict
-
-publish: ## publish the documentation of this version to the branch gh-pages, as `latest` too
-	@py=$(PY); exec $$py -m mike deploy --push --update-aliases $(VERSION) latest
-
-manifests: ## render manifests/ and charts/ from infra/deployment/controller.py
-	@py=$(PY); exec $$py -m infra.deployment.manifests
-
-VERSION = $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-
-version: ## print the version
-	@echo $(VERSION)
 
 SBOM = cyclonedx-bom==7.5.0
 
@@ -97,48 +156,5 @@ push: ## IMAGE=registry/joiner:tag: build the image for both architectures and p
 release: ## IMAGE=registry/joiner:tag: record the image of a release, for the commit that gets its tag
 	@py=$(PY); exec $$py -m infra.release "$(IMAGE)"
 
-lock: ## write infra/requirements.txt: the versions that the tests use
-	@py=$(PY); exec $$py -m tests.infra.lockfile
-
-fmt: ## format the code
-	@py=$(PY); bin=$$(dirname $$py); $$bin/ruff check --fix -q . ; $$bin/ruff format .
-
-up: ## start the testbed with the stack deployed, and leave it running
-	@py=$(PY); exec $$py -m testbed up
-
-env: ## print the shell variables of the testbed: eval "$(make env)"
-	@py=$(PY); exec $$py -m testbed env
-
-fault: ## cause a fault of the testbed's cloud: make fault FAULT="interrupt NODE"
-	@py=$(PY); set -f; exec $$py -m testbed fault $(or $(FAULT),--help)
-
-down: ## stop the testbed and check that nothing is left
-	@py=$(PY); exec $$py -m testbed down
-
-status: ## show what runs in the testbed
-	@py=$(PY); exec $$py -m testbed status
-
-race: ## Joiner's engine against Karpenter's, on the same worlds
-	@py=$(PY); exec $$py -m bench.race
-
-bench: ## time from pods created to pods running: Joiner and Karpenter in turn on one control plane
-	@py=$(PY); exec $$py -m bench.endtoend
-
-upstream: ## Karpenter's own regression and disruption suites against Joiner: a table of the 114 specs
-	@py=$(PY); exec $$py -m bench.upstream
-
-trace: ## simulated days of a cluster, operated by Joiner and by Karpenter
-	@py=$(PY); exec $$py -m bench.trace
-
-faults: ## the fault campaign: seeded faults on virtual time, checked by an auditor
-	@py=$(PY); exec $$py -m bench.faults --seeds 1-500
-
-AUDITOR = pip-audit==2.9.0
-
-audit: ## check the packages in use against published advisories
-	@py=$(PY); home=$$(dirname $$(dirname $$py)); tool=$$home-audit; \
-	test -x $$tool/bin/pip-audit || { $$py -m venv $$tool && $$tool/bin/pip install -q $(AUDITOR); } && \
-	exec $$tool/bin/pip-audit --strict --progress-spinner off --path $$home/lib/python*/site-packages
-
-aws: ## REGION=us-west-2 SPEND=5: run the demonstration in your AWS account, up to this many dollars
-	@py=$(PY); exec $$py -m bench.account --region "$(REGION)" --spend "$(SPEND)"
+publish: ## publish the documentation of this version to the branch gh-pages, as `latest` too
+	@py=$(PY); exec $$py -m mike deploy --push --update-aliases $(VERSION) latest

@@ -20,6 +20,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 HELP = frozenset({"-h", "--help"})
 
+VERSION = frozenset({"--version", "version"})
+
 UNREAD = 128 + signal.SIGPIPE
 """The exit code if the reader of a pipe ends first, as for any command that SIGPIPE ends."""
 
@@ -198,13 +200,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _run_command(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    if argv and argv[0] == "--version":
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            print(f"joiner {version('joiner')}")
-        except PackageNotFoundError:
-            print("joiner (from a checkout)")
+    if argv and argv[0] in VERSION:
+        print(f"joiner {_version()}")
         return 0
     if not argv or argv[0] not in COMMANDS:
         asked_for_help = bool(argv) and argv[0] in HELP
@@ -219,6 +216,26 @@ def _run_command(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
         logs.write_sentences()
     return COMMANDS[argv[0]](argv[1:], environ)
+
+
+def _version() -> str:
+    """Return the version of the installed package, or the commit of a checkout."""
+    import subprocess
+    from importlib.metadata import PackageNotFoundError, version
+    from pathlib import Path
+
+    try:
+        return version("joiner")
+    except PackageNotFoundError:
+        pass
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        commit = subprocess.check_output(
+            command, cwd=Path(__file__).parent, text=True, stderr=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "(from a checkout)"
+    return f"(from a checkout at {commit.strip()})"
 
 
 def _discard_output() -> None:

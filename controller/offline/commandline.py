@@ -8,7 +8,8 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ import orjson
 import yaml
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from controller.offline.reporter import Table
 from controller.options import SETTINGS, nearest
@@ -37,12 +39,20 @@ POSITIONAL = "recorded"
 BORDER = 3
 """The width of a column's line and its padding in a table, in characters."""
 
+READING = "reading the cluster …"
+
 UNBOUNDED = 10_000
 """The width of tables if standard output is not a terminal, so that no column is cut."""
 
 
 class CommandError(Exception):
     """The command cannot run; the message says what to change."""
+
+
+class Progress(str):
+    """A message about progress, which the next one replaces on a terminal."""
+
+    __slots__ = ()
 
 
 class Output(Console):
@@ -262,6 +272,25 @@ def run_command(command: Callable[[], int]) -> int:
     except CommandError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+@contextmanager
+def messages() -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes messages to standard error within the context.
+
+    A `Progress` is the last line of a terminal, which is removed at the end. If standard error is
+    not a terminal, progress is not written.
+    """
+    console = Console(stderr=True, markup=False, emoji=False)
+    with console.status(Text(READING)) as status:
+
+        def write(text: str) -> None:
+            if isinstance(text, Progress):
+                status.update(Text(f"{READING} {text}"))
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+        yield write
 
 
 def read_json(path: Path) -> Any:

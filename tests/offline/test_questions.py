@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -485,5 +486,15 @@ def test_the_installed_command_runs_this_code(capsys: pytest.CaptureFixture[str]
     for place in project["scripts"].values():
         module, _, function = place.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
-    assert main(["--version"], {}) == 0
-    assert capsys.readouterr().out.startswith("joiner ")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("argument", ["--version", "version"])
+def test_a_checkout_prints_its_commit_as_its_version(
+    capsys: pytest.CaptureFixture[str], argument: str
+) -> None:
+    command = ["git", "-C", str(CHECKOUT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.check_output(command, text=True).strip()
+
+    assert main([argument], {}) == 0
+    assert re.match(rf"joiner \(from a checkout at \S*{commit}", capsys.readouterr().out)

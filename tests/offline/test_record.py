@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.methods.order import decide
-from controller.offline.commandline import CommandError
+from controller.offline.commandline import CommandError, Progress, messages
 from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import from_rows
 from controller.offline.record.command import access_of, record_cluster
@@ -348,11 +348,41 @@ async def test_unreadable_kinds_are_reported_and_left_out() -> None:
     written = await record_cluster(api, InstanceTypeSource(original), OPTIONS, said.append)
 
     assert "csiNodes" not in written
-    assert any(
-        "cannot list csinodes" in sentence and "not allowed" in sentence for sentence in said
-    )
+    (warning,) = [sentence for sentence in said if not isinstance(sentence, Progress)]
+    assert warning == "cannot list csinodes; the world will have none: not allowed"
     assert load(written).node_pools
-    assert re.search("pods: 1", "\n".join(said))
+    assert "pods: 1" in said
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what was written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_of_a_terminal_and_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+
+    with messages() as write:
+        write(Progress("pods: 41"))
+        write("cannot list csinodes")
+        write(Progress("nodes: 18"))
+
+    written = terminal.getvalue()
+    assert written.count("\n") <= 3, "the lines before and after progress, and the warning"
+    assert "cannot list csinodes" in written
+    assert written.endswith("\x1b[1A\x1b[2K"), "progress is erased"
+
+
+def test_without_a_terminal_only_warnings_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with messages() as write:
+        write(Progress("pods: 41"))
+        write("cannot list csinodes")
+
+    assert capsys.readouterr().err == "cannot list csinodes\n"
 
 
 async def test_the_recorded_world_has_the_eviction_cost_settings_of_the_cluster() -> None:

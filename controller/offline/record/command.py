@@ -37,8 +37,10 @@ from controller.kube.client import Client
 from controller.offline.commandline import (
     CONTEXT,
     CommandError,
+    Progress,
     add_connection,
     connection,
+    messages,
     parse_with_settings,
     run_command,
     seconds,
@@ -157,7 +159,7 @@ def world_of(
 
 
 def live(argv: Sequence[str], environ: Mapping[str, str], *, seconds: float) -> dict[str, Any]:
-    """Return the cluster of the environment's kubeconfig as a world; writes progress to stderr.
+    """Return the cluster of the environment's kubeconfig as a world; shows progress.
 
     `argv` are flags of `run` that replace the settings of the cluster's controller. AWS has at most
     `seconds` to respond.
@@ -213,12 +215,9 @@ async def connected(
 
 
 async def _live(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    async with connected(argv, environ, _report) as (api, options):
-        return await record_cluster(api, aws_source(options), options, _report, seconds=seconds)
-
-
-def _report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with messages() as report:
+        async with connected(argv, environ, report) as (api, options):
+            return await record_cluster(api, aws_source(options), options, report, seconds=seconds)
 
 
 async def record_cluster(
@@ -246,11 +245,12 @@ async def record_cluster(
         except ApiError as error:
             if key in ESSENTIAL and not isinstance(error, NotFoundError):
                 raise CommandError(f"cannot list {kind.plural}: {error}{_advice(error)}") from error
-            report(f"cannot list {kind.plural}; the world will have none: {error}")
+            text = f"cannot list {kind.plural}; the world will have none: {error}"
+            report(Progress(text) if isinstance(error, NotFoundError) else text)
             continue
         rows = [_without_secrets(to_wire(stored)) for stored in objects]
         world[key], faults = readable(rows, key, KINDS[key])
-        report(f"{kind.plural}: {len(world[key])}")
+        report(Progress(f"{kind.plural}: {len(world[key])}"))
         for fault in faults:
             report(f"{fault}; the world is without this object")
     try:

@@ -9,6 +9,7 @@ from controller.apis.kinds import Kind
 from controller.apis.kubernetes.meta import KubernetesObject, Wire
 from controller.apiserver.errors import ApiError, UnavailableError
 from controller.apiserver.port import ApiServer
+from controller.offline.commandline import Progress
 from controller.options import SETTINGS, Options
 
 SELECTOR = "app.kubernetes.io/name=karpenter,app.kubernetes.io/instance"
@@ -120,7 +121,7 @@ async def controller_container(
     ]
     names = [deployment.metadata.key for deployment, _ in found]
     if len(found) == 1:
-        report(f"settings: Deployment {names[0]}")
+        report(Progress(f"settings: Deployment {names[0]}"))
         return found[0][1]
     if found:
         report(f"{len(found)} Deployments may be the controller's ({', '.join(names)}), {instead}")

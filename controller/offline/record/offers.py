@@ -33,7 +33,7 @@ from controller.cloudprovider.errors import (
     ThrottledError,
 )
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.offline.commandline import CommandError
+from controller.offline.commandline import CommandError, Progress
 from controller.offline.instancetypes import to_row
 from controller.offline.world import NO_NODE_POOL
 from controller.options import Options
@@ -205,7 +205,7 @@ async def _types_of_pool(
     except NodeClassNotReadyError as error:
         report(f"NodePool {name} has no instance types: {error}")
         return ()
-    report(f"NodePool {name}: {with_count(len(offered), 'instance type')}")
+    report(Progress(f"NodePool {name}: {with_count(len(offered), 'instance type')}"))
     return offered
 
 
