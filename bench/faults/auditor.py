@@ -251,6 +251,14 @@ def _voluntary(claim: Body) -> Body | None:
     )  # fmt: skip
 
 
+def _is_disrupted(claim: Body) -> bool:
+    """Whether the controller has decided to disrupt a NodeClaim, for whatever reason."""
+    return any(
+        c["type"] == "DisruptionReason" and c["status"] == "True"
+        for c in claim.get("status", {}).get("conditions", ())
+    )
+
+
 def _provider(claim: Body) -> str:
     return str(claim.get("status", {}).get("providerID", ""))
 
@@ -523,13 +531,15 @@ def unneeded_instances(view: View, instance_types: Sequence[InstanceType]) -> li
 
 def _waste(view: View, needed: float, instance_types: Sequence[InstanceType]) -> list[str]:
     # A stopped instance costs nothing. An instance whose NodeClaim or Node a user removed together
-    # with its finalizers is of no use until garbage collection.
+    # with its finalizers is of no use until garbage collection. A node that a user or EC2 ends, and
+    # not the controller's decision, needs its replacement before it has drained.
+    forced = {_provider(c) for c in view.claims if _is_going(c) and not _is_disrupted(c)}
     claimed = {_provider(claim) for claim in view.claims}
     claimed &= {node["spec"].get("providerID") for node in view.nodes}
     paid = [
         i for i in view.instances
         if i.state in ("pending", "running") and not i.foreign and not i.is_static
-        and not (i.touched and i.provider_id not in claimed)
+        and not (i.touched and i.provider_id not in claimed) and i.provider_id not in forced
     ]  # fmt: skip
     spent = sum(i.price for i in paid)
     # Instances are whole: the bound allows one more.

@@ -206,6 +206,37 @@ def test_a_node_of_a_gang_that_runs_other_pods_is_not_counted_as_waste() -> None
     assert not [found for found in judge.findings if found.startswith("gang0")]
 
 
+@pytest.mark.parametrize(
+    ("marks", "findings"),
+    [
+        ([], []),
+        (
+            [{"type": "DisruptionReason", "status": "True", "reason": "Drifted"}],
+            ["0 s: instances for 3.00 $/h are there, and at most 2.00 are of use"],
+        ),
+    ],
+    ids=["a spot interruption", "the controller's decision"],
+)
+def test_a_draining_node_is_waste_only_if_the_controller_decided_to_disrupt_it(
+    marks: list[auditor.Body], findings: list[str]
+) -> None:
+    numbers = range(3)
+    claims = [
+        {
+            "metadata": {"name": f"c{n}", "deletionTimestamp": "2026-11-22T12:00:00Z"},
+            "status": {"providerID": f"aws:///z/i-{n}", "conditions": marks},
+        }
+        for n in numbers
+    ]
+    instances = [replace(RUNNING, id=f"i-{n}", provider_id=f"aws:///z/i-{n}") for n in numbers]
+    pods = [make_pod("1000m", "1024Mi")]
+    judge = Auditor([InstanceType(2000, 4096, 1.0)])
+
+    judge.check(make_view(claims=claims, instances=instances, pods=pods))
+
+    assert [found for found in judge.findings if "of use" in found] == findings
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_campaign_leaves_no_process(ended_by: signal.Signals) -> None:
