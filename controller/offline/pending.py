@@ -25,7 +25,7 @@ FAILURES = ("FailedScheduling", "InsufficientCapacityError")
 """The reasons of the controller's events about a pod that has no node."""
 
 FRESH = timedelta(minutes=10)
-"""How long an attempt of the controller counts: it repeats the event every 5 minutes."""
+"""How long an attempt of the controller counts: it repeats the event every 8 minutes at least."""
 
 PREFIX = "Failed to schedule pod, "
 

@@ -3,8 +3,9 @@
 `publish` never waits for the API server and never fails: it queues the event, and one task (`run`)
 writes the queue. Events that the API server refuses are logged. The same message about the same
 object is written once per TTL (`TTLS`), and a repetition raises the `count` of the first Event
-object, as client-go's recorder does. Some reasons have a rate limit (`RATES`); events above it are
-dropped.
+object, as client-go's recorder does. The time between two repetitions doubles up to
+`LONGEST_INTERVAL`: client-go's recorder slows repetitions down too, to one in five minutes. Some
+reasons have a rate limit (`RATES`); events above it are dropped.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ TTLS: Mapping[str, timedelta] = {
     "Unconsolidatable": timedelta(minutes=15),
 }
 """How long the same event about the same object is not repeated, by reason."""
+
+LONGEST_INTERVAL = timedelta(minutes=8)
+"""The longest time between two repetitions of an event whose TTL is shorter.
+
+A thousand nodes with two such events cause 15,000 writes an hour; without the doubling 60,000.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +109,14 @@ class _Series:
     """An event and its repetitions, which are one Event object.
 
     `stamp` makes the object's name unique; it is the time of the first event in nanoseconds, plus
-    a serial number. The event is not repeated before `repeatable_at`. From `forgotten_at` on, a
-    repetition is a new object, because the API server has deleted the first.
+    a serial number. The event is not repeated before `repeatable_at`, which is `interval` after it.
+    From `forgotten_at` on, a repetition is a new object, because the API server has deleted the
+    first.
     """
 
     stamp: int
     count: int
+    interval: timedelta
     repeatable_at: datetime
     forgotten_at: datetime
 
@@ -227,15 +236,17 @@ class Recorder:
         self, key: tuple[str, str, str], before: _Series | None, now: datetime
     ) -> _Series:
         """Remember a published event; forget those that expired or exceed the limit."""
-        repeatable_at = now + TTLS.get(key[0], DEFAULT_TTL)
-        is_new = before is None or before.forgotten_at <= now
+        stamp, count = int(now.timestamp() * 1_000_000_000) + self._published, 1
+        interval = TTLS.get(key[0], DEFAULT_TTL)
+        if before is not None and before.forgotten_at > now:
+            stamp, count = before.stamp, before.count + 1
+            interval = max(interval, min(2 * before.interval, LONGEST_INTERVAL))
         series = _Series(
-            stamp=int(now.timestamp() * 1_000_000_000) + self._published
-            if before is None or is_new
-            else before.stamp,
-            count=1 if before is None or is_new else before.count + 1,
-            repeatable_at=repeatable_at,
-            forgotten_at=max(repeatable_at, now + EVENT_LIFETIME),
+            stamp=stamp,
+            count=count,
+            interval=interval,
+            repeatable_at=now + interval,
+            forgotten_at=now + max(interval, EVENT_LIFETIME),
         )
         self._series[key] = series
         self._series.move_to_end(key)

@@ -105,16 +105,23 @@ async def test_a_repeated_event_shows_the_latest_numbers(world: RecordedEvents) 
     assert (event.count, event.message) == (2, "5 pods wait")
 
 
-async def test_a_thousand_blocked_nodes_have_an_event_object_each_for_an_hour(
+async def test_the_events_of_a_thousand_blocked_nodes_are_repeated_ever_more_rarely(
     world: RecordedEvents,
 ) -> None:
     pods = pods_of(1_000)
-    for _ in range(30):
+    for _ in range(30):  # for an hour: at 0, 2, 6, 14, 22, 30, 38, 46 and 54 minutes
         for pod in pods:
             await world.recorder.publish(pod, "Warning", "DisruptionBlocked", "m")
         await world.recorder.flush()
         world.now += timedelta(minutes=2)
-    assert [event.count for event in world.written] == [30] * 1_000
+    assert [event.count for event in world.written] == [9] * 1_000
+
+
+async def test_an_event_with_a_long_interval_keeps_it(world: RecordedEvents) -> None:
+    for _ in range(10):
+        await world.publish("Unconsolidatable")
+        world.now += timedelta(minutes=15)
+    assert [event.count for event in world.written] == [10]
 
 
 async def test_a_repetition_is_a_new_object_once_the_first_was_deleted(
