@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+
+import msgspec
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import (
@@ -21,7 +23,7 @@ from controller.apis.kubernetes import quantities
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta, with_fields
 from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.kubernetes.pods import Pod, Quantities
+from controller.apis.kubernetes.pods import Pod, PodStatus, Quantities
 from controller.cloudprovider.compatibility import Choice, choices, node_labels
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import Resources
@@ -29,10 +31,12 @@ from controller.disruption.commands import Command
 from controller.disruption.offerings import with_left
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import bound_copy
+from controller.scheduling.catalog.daemons import daemons
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
+from controller.state.snapshot import Snapshot
 
 
 def apply_commands(
@@ -63,7 +67,8 @@ def replace_nodes(
 ) -> DisruptionProblem:
     """Return the cluster without the nodes in `gone`, and with `new` nodes by name.
 
-    `moves` maps the keys of pods that move to existing nodes to the names of these nodes.
+    `moves` maps the keys of pods that move to existing nodes to the names of these nodes. The new
+    nodes run daemon pods.
     """
     snapshot, types = problem.snapshot, problem.snapshot.instance_types
     node_of = dict(moves)
@@ -84,7 +89,8 @@ def replace_nodes(
         if pod.key in node_of or pod.spec.node_name not in gone
     )
     nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
-    there = replace(snapshot, nodes=nodes, pods=pods, instance_types=types)
+    daemon_pods = _daemon_pods(snapshot, made) if made else ()
+    there = replace(snapshot, nodes=nodes, pods=(*pods, *daemon_pods), instance_types=types)
     after = replace(problem, snapshot=there)
     unbound = [
         bound_copy(pod, "")
@@ -92,6 +98,23 @@ def replace_nodes(
         if pod.spec.node_name in gone and pod.key not in node_of and is_reschedulable(pod)
     ]
     return _with_pods_bound(after, unbound) if unbound else after
+
+
+def _daemon_pods(snapshot: Snapshot, made: Sequence[StateNode]) -> Iterator[Pod]:
+    """Yield the pods that DaemonSets run on new nodes: copies of each DaemonSet's newest pod.
+
+    Once every other node is gone, only they have the requests that admission gave to these pods.
+    """
+    pods = {pod.key: pod for pod in snapshot.pods}
+    for daemon in daemons(snapshot):
+        if not daemon.newest:
+            continue
+        for state in made:
+            if state.node is not None and daemon.runs_on(state.node):
+                name = f"{daemon.key.rpartition('/')[2]}-{state.name}"
+                bound = bound_copy(pods[daemon.newest], state.name)
+                running = msgspec.structs.replace(bound, status=PodStatus(phase="Running"))
+                yield with_fields(running, "metadata", name=name, uid=f"uid-{name}")
 
 
 def _with_pods_bound(problem: DisruptionProblem, unbound: Sequence[Pod]) -> DisruptionProblem:

@@ -169,6 +169,29 @@ def test_daemon_pods_of_custom_controllers_run_on_new_nodes_in_the_written_world
     assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
 
 
+@pytest.mark.parametrize("has_daemon_set", [True, False], ids=["DaemonSet", "custom controller"])
+def test_the_daemon_pods_of_new_nodes_request_what_admission_made_of_the_template(
+    has_daemon_set: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    cluster = world(("big", "large", pods("web", 7)))
+    running = agent_on("big")
+    running["metadata"]["namespace"] = "kube-system"
+    running["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "500m"
+    if has_daemon_set:
+        cluster["daemonSets"] = [agent("agent")]  # its template requests 100m
+        running["metadata"]["ownerReferences"] = [
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent"}
+        ]
+    cluster["pods"].append(running)
+    path.write_text(json.dumps(cluster))
+
+    answer = asked(capsys, str(path), "--ignore-eviction-cost", "--until-steady")
+
+    # 3 pods fit on each new node beside the daemon pod; beside the template's there would be 4.
+    assert [len(command["newNodes"]) for command in answer["commands"]] == [3]
+
+
 def agent_on(node: str) -> dict[str, Any]:
     """Return a pod that a custom controller bound to a node."""
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]

@@ -52,6 +52,13 @@ class Daemon:
         possible = {name: a for name, a in self.requests.items() if a <= most.get(name, 0)}
         return replace(self, requests=possible)
 
+    def runs_on(self, node: Node) -> bool:
+        """Return whether the DaemonSet's pods select the node and tolerate its taints."""
+        return untolerated_taint(node.spec.taints, self.tolerations) is None and any(
+            requirements.met_by_labels(alternative, node.metadata.labels)
+            for alternative in self.alternatives
+        )
+
 
 def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
     """Return each DaemonSet as a `Daemon`, ordered by namespace and name, then those like it.
@@ -109,18 +116,11 @@ def _custom_daemons(snapshot: Snapshot) -> Iterator[Daemon | None]:
         newest = max(pods, key=_age)
         daemon = _daemon(key, _without_node_name(newest.spec), newest)
         if daemon is not None and len(pods) * 2 >= sum(
-            _selects(daemon, node.node)
+            daemon.runs_on(node.node)
             for node in snapshot.nodes
             if node.node is not None and not node.deleting
         ):
             yield daemon
-
-
-def _selects(daemon: Daemon, node: Node) -> bool:
-    return untolerated_taint(node.spec.taints, daemon.tolerations) is None and any(
-        requirements.met_by_labels(alternative, node.metadata.labels)
-        for alternative in daemon.alternatives
-    )
 
 
 def _without_node_name(spec: PodSpec) -> PodSpec:
