@@ -11,6 +11,7 @@ from controller.apis.kubernetes.meta import with_fields
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.state.nodes import StateNode
+from controller.state.pods import is_daemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Snapshot:
     def without(self, names: Collection[str]) -> Snapshot:
         """Return the snapshot without these nodes and their pods.
 
-        Other nodes that are not initialized are marked as being deleted, so that they get no pods.
+        Their daemon pods stay: they tell what such a pod requests after admission. Other nodes that
+        are not initialized are marked as being deleted, so that they get no pods.
         """
         return replace(
             self,
@@ -55,7 +57,9 @@ class Snapshot:
                 for node in self.nodes
                 if node.name not in names
             ),
-            pods=tuple(pod for pod in self.pods if pod.spec.node_name not in names),
+            pods=tuple(
+                pod for pod in self.pods if pod.spec.node_name not in names or is_daemon(pod)
+            ),
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from controller.console.questions import (
 )
 from controller.disruption.problem import DisruptionProblem
 from tests.console.clusters import problem_in, recorded
+from tests.offline.test_disrupt import cluster_with_agent
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,19 @@ def test_every_pod_of_a_drained_node_is_accounted_for(problem: DisruptionProblem
         waiting = sum(group["count"] for group in found["unschedulable"])
         assert len(placed) + waiting == found["evictions"]
         assert state.name not in found["existingNodes"]
+
+
+@pytest.mark.parametrize("has_daemon_set", [True, False], ids=["DaemonSet", "custom controller"])
+def test_new_nodes_hold_daemon_pods_as_admission_completed_those_of_a_drained_node(
+    has_daemon_set: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(cluster_with_agent(has_daemon_set=has_daemon_set)))
+
+    found = answer(DrainNode("big"), problem_in(path), seconds=10)
+
+    # 3 pods fit on each new node beside the daemon pod; beside the template's there would be 4.
+    assert sorted(len(node["pods"]) for node in found["newNodes"]) == [1, 3, 3]
 
 
 def test_a_deleted_nodepool_launches_no_replacements_of_its_own(

@@ -174,6 +174,16 @@ def test_the_daemon_pods_of_new_nodes_request_what_admission_made_of_the_templat
     has_daemon_set: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "world.json"
+    path.write_text(json.dumps(cluster_with_agent(has_daemon_set=has_daemon_set)))
+
+    answer = asked(capsys, str(path), "--ignore-eviction-cost", "--until-steady")
+
+    # 3 pods fit on each new node beside the daemon pod; beside the template's there would be 4.
+    assert [len(command["newNodes"]) for command in answer["commands"]] == [3]
+
+
+def cluster_with_agent(*, has_daemon_set: bool) -> dict[str, Any]:
+    """Return a cluster of one node with a daemon pod that requests more than its template."""
     cluster = world(("big", "large", pods("web", 7)))
     running = agent_on("big")
     running["metadata"]["namespace"] = "kube-system"
@@ -184,12 +194,7 @@ def test_the_daemon_pods_of_new_nodes_request_what_admission_made_of_the_templat
             {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent"}
         ]
     cluster["pods"].append(running)
-    path.write_text(json.dumps(cluster))
-
-    answer = asked(capsys, str(path), "--ignore-eviction-cost", "--until-steady")
-
-    # 3 pods fit on each new node beside the daemon pod; beside the template's there would be 4.
-    assert [len(command["newNodes"]) for command in answer["commands"]] == [3]
+    return cluster
 
 
 def agent_on(node: str) -> dict[str, Any]:
