@@ -326,6 +326,7 @@ def launch_failure(errors: Iterable[FleetError]) -> CloudProviderError:
         return InsufficientCapacityError(
             f"with fleet error(s), {text}",
             reason=launch_reason(quota.code, quota.message) if quota else None,
+            remedy="request a higher quota in Service Quotas" if quota else "",
         )
     decisive = next((e for e in every if not e.is_insufficient_capacity), None)
     reason = launch_reason(decisive.code, decisive.message) if decisive else UNKNOWN_REASON

@@ -7,14 +7,22 @@ may follow. `for_kubectl` is that program for `kubectl joiner`.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import shtab
 
+from controller.apis.kinds import NODE, POD, Kind
+from controller.apis.kubernetes.pods import Pod
+from controller.apiserver.errors import ApiError
 from controller.console.top import command as top
 from controller.console.web import command as web
+from controller.kube.access import AccessError
+from controller.kube.client import Client
 from controller.offline import cost, disrupt, node, pod, solve
 from controller.offline.advise import command as advise
 from controller.offline.commandline import parse_arguments
@@ -27,6 +35,15 @@ FILES: Mapping[str, Mapping[str, Any]] = {
     "FOLDER": shtab.DIRECTORY,
 }
 """How a value that is a path is completed, by the metavar of its argument."""
+
+KINDS: Mapping[str, Kind[Any]] = {"NODE": NODE, "POD": POD}
+"""The kind of object that an argument names, by its metavar."""
+
+CONTEXT_NAME = "CONTEXT"
+"""The metavar of the option `--context`."""
+
+LISTED_SECONDS = 3.0
+"""How long completion waits for the names of nodes or pods."""
 
 NO_FILES, ONLY_FOLDERS = 4, 16
 """Bits of kubectl's directive, the last line of its completions: no file names besides the words,
@@ -43,15 +60,47 @@ def completion(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def for_kubectl() -> int:
     """Print what may follow the arguments of this process, the last of which is incomplete."""
     *before, incomplete = sys.argv[1:] or [""]
-    words, directive = next_words(before, incomplete)
+    words, directive = next_words(before, incomplete, partial(names_in_cluster, environ=os.environ))
     print(*words, f":{directive}", sep="\n")
     return 0
 
 
-def next_words(before: Sequence[str], incomplete: str) -> tuple[list[str], int]:
+def names_in_cluster(metavar: str, *, environ: Mapping[str, str]) -> list[str]:
+    """Return what an argument may name: contexts of the kubeconfig, nodes, or pending pods.
+
+    Empty for other arguments, and if the kubeconfig or the cluster cannot be read in time.
+    """
+    try:
+        if metavar == CONTEXT_NAME:
+            return record.context_names(environ)
+        kind = KINDS.get(metavar)
+        return [] if kind is None else asyncio.run(_names_of(kind, environ))
+    except (AccessError, ApiError, TimeoutError):
+        return []
+
+
+async def _names_of(kind: Kind[Any], environ: Mapping[str, str]) -> list[str]:
+    async with (
+        asyncio.timeout(LISTED_SECONDS),
+        Client(record.access_of(environ), user_agent="joiner") as api,
+    ):
+        found = await api.list(kind)
+    return sorted(
+        each.metadata.key.lstrip("/")
+        for each in found
+        if not (isinstance(each, Pod) and each.spec.node_name)
+    )
+
+
+def next_words(
+    before: Sequence[str],
+    incomplete: str,
+    names: Callable[[str], Sequence[str]] = lambda metavar: (),
+) -> tuple[list[str], int]:
     """Return the words that may follow `before` and begin with `incomplete`.
 
-    The second value is the directive for kubectl: whether files, folders or neither may follow too.
+    `names` returns the names that an argument may have, given its metavar. The second value is the
+    directive for kubectl: whether files, folders or neither may follow too.
     """
     parser, argument = every(), None
     positionals = _positionals(parser)
@@ -74,7 +123,8 @@ def next_words(before: Sequence[str], incomplete: str) -> tuple[list[str], int]:
         return [], NO_FILES
     path = FILES.get(str(argument.metavar))
     directive = NO_FILES if path is None else ONLY_FOLDERS if path is shtab.DIRECTORY else 0
-    return _with_prefix(incomplete, argument.choices or ()), directive
+    choices = argument.choices or names(str(argument.metavar))
+    return _with_prefix(incomplete, choices), directive
 
 
 def _with_prefix(incomplete: str, words: Iterable[str]) -> list[str]:

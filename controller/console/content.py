@@ -21,6 +21,7 @@ from controller.constraints.resources import CPU, MEMORY, Resources, pod_request
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import deletion, hold
 from controller.disruption.problem import DisruptionProblem
+from controller.offline.cost import node_group
 from controller.offline.disrupt import Course, course_content
 from controller.offline.pending import PendingPods
 from controller.reconcilers.provisioning.unplaced import not_ready
@@ -30,9 +31,6 @@ from controller.state.pods import is_daemon, is_terminal
 from controller.state.usage import allocatable
 
 GIB = 2**30
-
-NODE_GROUPS = ("eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name")
-"""The labels with the name of a node's managed or self-managed node group."""
 
 NEW_NODE = "on a new "
 """How a placement on a node to launch begins; one on an existing node is the node's name."""
@@ -236,10 +234,18 @@ def decisions(records: Iterable[Disruption]) -> list[dict[str, Any]]:
             ],
             "saving": round(record.spec.saving, 4),
             "evictions": record.spec.evictions,
-            "why": record.status.message or record.spec.why,
+            "why": _why(record),
         }
         for time, record in dated
     ]
+
+
+def _why(record: Disruption) -> str:
+    """Return the message of a decision's state; of a proposal, also why it was made."""
+    status, why = record.status, record.spec.why
+    if status.state != "Proposed":
+        return status.message or why
+    return "; ".join(filter(None, (status.message, why)))
 
 
 def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]:
@@ -253,7 +259,8 @@ def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]
     born = state.claim or state.node
     return {
         "name": state.name,
-        "pool": state.node_pool or _node_group(state),
+        "pool": state.node_pool or node_group(state),
+        "managed": state.managed,
         "type": state.labels.get(labels.INSTANCE_TYPE, ""),
         "zone": state.labels.get(labels.ZONE, ""),
         "capacityType": state.capacity_type,
@@ -267,12 +274,6 @@ def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]
         "memory": [round(sum(pod[2] for pod in drawn), 3), _gib(total)],
         "pods": drawn,
     }
-
-
-def _node_group(state: StateNode) -> str:
-    """Return the displayed node group of a node without a NodePool; empty if unknown."""
-    name = next((state.labels[key] for key in NODE_GROUPS if key in state.labels), "")
-    return f"node group {name}" if name else ""
 
 
 def _expiration(claim: NodeClaim | None) -> datetime | None:

@@ -25,12 +25,14 @@ class Feed:
     """The displayed data, and its version, which every change increases.
 
     `page` is the cluster, and `plan` the decisions about it; None before they are known.
-    `progress` describes what is being read, and `error` is why the cluster cannot be read.
+    `source` names the cluster, `progress` describes what is being read, and `error` is why the
+    cluster cannot be read.
     """
 
     page: Content | None = None
     plan: Content | None = None
     version: int = 0
+    source: str = ""
     progress: str = ""
     error: str = ""
     history: deque[Point] = field(default_factory=lambda: deque(maxlen=LONGEST_HISTORY))
@@ -48,6 +50,7 @@ class Feed:
                 "plan": self.plan,
                 "history": list(self.history),
                 "version": self.version,
+                "source": self.source,
                 "progress": self.progress,
                 "error": self.error,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,21 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import with_count
 from controller.console.content import pending_groups, placements
 from controller.disruption import candidates
-from controller.disruption.advice.explanation import hold
+from controller.disruption.advice import advising
+from controller.disruption.advice.adoption import outside, translate_labels
+from controller.disruption.advice.advising import MAX_OBSTACLES, TIME_LIMITS
+from controller.disruption.advice.explanation import hold, node_named
 from controller.disruption.problem import DisruptionProblem
+from controller.offline.advise.report import (
+    AdviceResult,
+    advice_content,
+    advice_notes,
+    advice_summary,
+    cost_rows,
+)
 from controller.offline.disrupt import Course, course_content, evaluate, new_course
 from controller.offline.jsonresults import node_content
+from controller.offline.solve import deadline
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import never, schedule
 from controller.state.pods import is_daemon, is_reschedulable, is_static
@@ -50,7 +62,11 @@ class EvictionPrice(
     price: float
 
 
-Question = DrainNode | DeleteNodePool | EvictionPrice
+class Advise(msgspec.Struct, tag_field="kind", tag="advise", forbid_unknown_fields=True):
+    """The question about what prevents the cluster from costing less."""
+
+
+Question = DrainNode | DeleteNodePool | EvictionPrice | Advise
 
 
 def answer(
@@ -62,13 +78,16 @@ def answer(
 ) -> dict[str, Any]:
     """Return the answer as JSON-ready values; its `summary` is one sentence.
 
-    A question about the eviction price takes at most `seconds` for each of its two evaluations.
-    For the other questions, the solve ends once `expired` returns True.
+    A question about the eviction price takes at most `seconds` for each of its two evaluations,
+    and the advice at most `seconds` for each of its solves. For the other questions, the solve ends
+    once `expired` returns True.
 
     Raises:
         UnanswerableError: the node or the NodePool does not exist, or the price is not allowed.
 
     """
+    if isinstance(question, Advise):
+        return _advice(problem, seconds)
     if isinstance(question, EvictionPrice):
         return _at_price(problem, question.price, seconds)
     if isinstance(question, DeleteNodePool):
@@ -80,9 +99,10 @@ def answer(
             if state.node_pool == question.node_pool and state.managed
         }
         return _without(problem, names, question.node_pool, expired)
-    if all(state.name != question.node for state in problem.snapshot.nodes):
+    name = node_named(problem.snapshot, question.node)
+    if not name:
         raise UnanswerableError(f'Node "{question.node}" not found')
-    return _without(problem, {question.node}, "", expired)
+    return _without(problem, {name}, "", expired)
 
 
 def _without(
@@ -141,6 +161,34 @@ def _sentence(
     else:
         parts.append(f"{'saves' if saving >= 0 else 'adds'} {abs(saving):.4f} $/h")
     return "; ".join(parts)
+
+
+def _advice(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
+    """Return what `joiner advise` prints."""
+    if not problem.node_pools:
+        raise UnanswerableError(
+            "The cluster has no NodePool: `joiner advise` prints what it would cost with the "
+            "default one"
+        )
+
+    def limit() -> Callable[[], bool]:
+        return deadline(time.perf_counter() + seconds)
+
+    translated = translate_labels(problem)
+    asked = advising.Question(problem=translated, leaving=outside(translated, {}), deadline=limit)
+    advice = advising.advise(
+        asked,
+        steady=asked.forecast(),
+        most=MAX_OBSTACLES,
+        expired=deadline(time.perf_counter() + TIME_LIMITS * seconds),
+    )
+    result = AdviceResult(question=asked, advice=advice, had_pools=True)
+    return {
+        "summary": advice_summary(result),
+        "costs": [list(row) for row in cost_rows(result)],
+        **advice_content(result),
+        "notes": advice_notes(result, len(advice.findings), is_wide=True).splitlines(),
+    }
 
 
 def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[str, Any]:

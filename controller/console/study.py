@@ -26,6 +26,7 @@ from controller.apis.karpenter.disruption import Disruption
 from controller.console import content, evaluation, questions
 from controller.console.feed import Feed
 from controller.console.live import LiveCluster
+from controller.disruption.advice.advising import TIME_LIMITS
 from controller.disruption.problem import DisruptionProblem
 from controller.kube import access
 from controller.manager.solver.solving import (
@@ -154,6 +155,15 @@ def source_of(
     )
 
 
+def _name(source: Source) -> str:
+    """Return what identifies the displayed cluster: file, or context, cluster and user."""
+    if source.world is not None:
+        return "standard input" if source.world == STDIN else f"recorded world {source.world}"
+    with contextlib.suppress(access.AccessError):
+        return access_of(source.environ or {}).source
+    return ""
+
+
 def add_interval(parser: argparse.ArgumentParser) -> None:
     """Add the option of how often an unchanged cluster is evaluated."""
     parser.add_argument(
@@ -171,6 +181,7 @@ class Study:
 
     def __init__(self, source: Source, feed: Feed) -> None:
         self._source, self._feed = source, feed
+        feed.source = _name(source)
         self._cluster = self._cluster_of(source)
         self._solver = WorldSolver(SolverProcess())
         self._nodes = content.Nodes()
@@ -249,10 +260,22 @@ class Study:
             raise questions.UnanswerableError(
                 "The cluster has not been read yet; try again in some seconds"
             )
+        # Advice takes long: evaluations and other answers do not wait for it.
+        is_long = isinstance(question, questions.Advise)
+        solver = WorldSolver(SolverProcess()) if is_long else self._solver
         try:
-            found = await self._call(evaluation.answer_request, self._problem, question)
+            found = await self._call(
+                evaluation.answer_request,
+                self._problem,
+                question,
+                solver=solver,
+                limits=2 * TIME_LIMITS if is_long else 3,
+            )
         except SolverError as error:
             raise questions.UnanswerableError(str(error)) from error
+        finally:
+            if is_long:
+                solver.solver.stop()
         if "error" in found:
             raise questions.UnanswerableError(found["error"])
         return found
@@ -289,15 +312,20 @@ class Study:
         function: Callable[..., dict[str, Any] | None],
         problem: DisruptionProblem,
         *arguments: object,
+        solver: WorldSolver | None = None,
+        limits: int = 3,
     ) -> dict[str, Any]:
-        """Call a function of `evaluation` with the cluster."""
-        return await self._solver.call(
+        """Call a function of `evaluation` with the cluster, by default in the usual process.
+
+        It takes at most `limits` times the time limit.
+        """
+        return await (solver or self._solver).call(
             function,
             dataclasses.replace(problem, snapshot=without_transferred(problem.snapshot)),
             problem.snapshot,
             self._source.time_limit,
             *arguments,
-            seconds=3 * self._source.time_limit + OVERDUE.total_seconds(),
+            seconds=limits * self._source.time_limit + OVERDUE.total_seconds(),
         )
 
     def _content(self, make: Callable[[], Recorded]) -> tuple[DisruptionProblem, dict[str, Any]]:

@@ -190,7 +190,8 @@ class Access:
     """The address of a server and the credentials for it; PEM texts are empty if not configured.
 
     `proxy` is the URL of an HTTP proxy, empty if there is none. `server_name` is the name in the
-    server's certificate; by default it is the host of the address.
+    server's certificate; by default it is the host of the address. `source` names the context, the
+    cluster and the user of the kubeconfig, or says that it is the cluster of this pod.
     """
 
     server: str
@@ -203,6 +204,7 @@ class Access:
     namespace: str = ""
     proxy: str = ""
     server_name: str = ""
+    source: str = ""
 
     @property
     def token(self) -> str:
@@ -285,6 +287,7 @@ def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
         ca=(mount / "ca.crt").read_text(),
         token_file=TokenFile(mount / "token"),
         namespace=namespace.read_text().strip() if namespace.exists() else "",
+        source="the cluster of this pod",
     )
 
 
@@ -313,6 +316,18 @@ def from_kubeconfig(*paths: Path, context: str = "") -> Access:
             f"the kubeconfig {named} cannot be used: an entry is incomplete or of the wrong type "
             f"({exc}); `kubectl config view` shows what kubectl reads"
         ) from exc
+
+
+def context_names(*paths: Path) -> list[str]:
+    """Return the names of the contexts of kubeconfigs, sorted.
+
+    Raises:
+        AccessError: a file is no kubeconfig.
+
+    """
+    there = [path for path in paths if path.exists()]
+    rows = [row for path in there for row in _parse(path).get("contexts") or ()]
+    return sorted({str(row["name"]) for row in rows})
 
 
 Configs = Mapping[Path, Mapping[str, Any]]
@@ -366,7 +381,21 @@ def _access(configs: Configs, named: str, name: str) -> Access:
         namespace=context.get("namespace", ""),
         proxy=_proxy(cluster, path),
         server_name=cluster.get("tls-server-name", ""),
+        source=_source(chosen, context),
     )
+
+
+def _source(name: str, context: Mapping[str, Any]) -> str:
+    """Return the names of a context, its cluster and its user as text; equal ones are one.
+
+    `aws eks update-kubeconfig` gives all three the same name.
+    """
+    names = {"context": name, "cluster": context.get("cluster"), "user": context.get("user")}
+    kinds: dict[str, list[str]] = {}
+    for kind, each in names.items():
+        if each:
+            kinds.setdefault(str(each), []).append(kind)
+    return " · ".join(f"{' = '.join(of)} {each}" for each, of in kinds.items())
 
 
 def _server(cluster: Mapping[str, Any], path: Path) -> str:

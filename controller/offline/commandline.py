@@ -41,8 +41,8 @@ BORDER = 3
 
 READING = "reading the cluster …"
 
-UNBOUNDED = 10_000
-"""The width of tables if standard output is not a terminal, so that no column is cut."""
+UNATTENDED = 120
+"""The width of tables if standard output is not a terminal, in characters. Sentences are lines."""
 
 
 class CommandError(Exception):
@@ -105,7 +105,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help="path of the kubeconfig (default: KUBECONFIG, ~/.kube/config)",
     )
     parser.add_argument(
-        "--context", metavar="NAME", help="context of the kubeconfig (default: its current context)"
+        "--context",
+        metavar="CONTEXT",
+        help="context of the kubeconfig (default: its current context)",
     )
 
 
@@ -325,12 +327,12 @@ def write_tables(tables: Iterable[Table], *, before: str = "", after: str = "") 
     """Write tables, and the sentences before and after them.
 
     A table for which the terminal is too narrow becomes a list, so that no cell is cut. If standard
-    output is not a terminal, its width is unlimited and nothing is coloured.
+    output is not a terminal, its width is `UNATTENDED`, and nothing is coloured.
     """
-    width = None if sys.stdout.isatty() else UNBOUNDED
-    console = Output(width)
+    is_terminal = sys.stdout.isatty()
+    console = Output(None if is_terminal else UNATTENDED)
     if before:
-        console.print(before, highlight=False)
+        console.print(before, highlight=False, soft_wrap=not is_terminal)
     for table in tables:
         widths = _widths(table, console.width)
         if not widths:
@@ -345,7 +347,7 @@ def write_tables(tables: Iterable[Table], *, before: str = "", after: str = "") 
             rich_table.add_row(*row)
         console.print(rich_table)
     if after:
-        console.print(after, highlight=False)
+        console.print(after, highlight=False, soft_wrap=not is_terminal)
 
 
 def _widths(table: Table, width: int) -> list[int]:

@@ -29,6 +29,7 @@ from controller.offline.disrupt import problem_of
 from controller.offline.record.command import world_of
 from controller.offline.reporter import Table
 from controller.offline.solve import deadline
+from controller.state.nodes import StateNode
 from controller.state.pods import is_terminal
 from controller.state.usage import allocatable
 
@@ -36,19 +37,25 @@ GIB = 2**30
 MONTH = 730
 """The hours of a month."""
 
-OTHERS = "(no NodePool)"
+NODE_GROUPS = ("eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name")
+"""The labels with the name of a node's managed or self-managed node group."""
+
 PARTS = ("instance", "volumes", "address", "fee")
 """Parts of a price, in the order of the columns."""
 
 
 @dataclass(slots=True)
 class PoolCost:
-    """The nodes of one NodePool: their number, price in $/h with its parts, and resources."""
+    """The nodes of one NodePool: their number, price in $/h with its parts, and resources.
+
+    `groups` are the node groups of nodes without a NodePool.
+    """
 
     nodes: int = 0
     spot: int = 0
     unpriced: int = 0
     price: float = 0.0
+    groups: set[str] = field(default_factory=set)
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     requested: Resources = field(default_factory=dict)
     allocatable: Resources = field(default_factory=dict)
@@ -133,6 +140,7 @@ def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
         pool = pools[state.node_pool]
         offering = offering_of(state)
         pool.nodes += 1
+        pool.groups |= {node_group(state)} - {""}
         pool.spot += state.capacity_type == labels.SPOT
         pool.unpriced += offering is None or not offering.price
         if offering is not None:
@@ -142,6 +150,12 @@ def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
         pool.requested = total((pool.requested, *requested[state.name]))
         pool.allocatable = total((pool.allocatable, allocatable(state)))
     return dict(sorted(pools.items(), key=lambda item: (-item[1].price, item[0])))
+
+
+def node_group(state: StateNode) -> str:
+    """Return the displayed node group of a node without a NodePool; empty if unknown."""
+    name = next((state.labels[key] for key in NODE_GROUPS if key in state.labels), "")
+    return f"node group {name}" if name else ""
 
 
 def _content(name: str, pool: PoolCost) -> dict[str, Any]:
@@ -168,7 +182,7 @@ def _table(pools: Mapping[str, PoolCost], *, is_wide: bool) -> Table:
         (*heads, *PARTS, "price unknown") if is_wide else heads,
         tuple(
             (
-                name or OTHERS,
+                name or ", ".join(sorted(pool.groups)) or "(no NodePool)",
                 str(pool.nodes),
                 str(pool.spot),
                 f"{pool.price:.4f}",

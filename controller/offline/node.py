@@ -18,6 +18,7 @@ from controller.disruption.advice.explanation import (
     PodExplanation,
     as_wire,
     explain_node,
+    node_named,
 )
 from controller.kube.client import Client
 from controller.offline.commandline import (
@@ -76,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     last: LastDecision | None = None
     world = world_of(chosen, settings, environ)
-    name = _node_name(world, chosen.node)
+    name = node_named(world.snapshot, chosen.node)
     explanation = _explanation(world, name, chosen)
     if chosen.world is None:
         last = asyncio.run(_last_decision(name, environ))
@@ -90,25 +91,14 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     return 0
 
 
-def _node_name(world: World, name: str) -> str:
-    """Return the name of a node, given by its own name or by its NodeClaim's name.
-
-    A resource before the name is dropped, as in `node/NAME` from `kubectl get -o name`.
-    """
-    name = name.rpartition("/")[2]
-    for state in world.snapshot.nodes:
-        if state.claim is not None and state.claim.metadata.name == name:
-            return state.name
-    return name
-
-
 def _explanation(world: World, node: str, chosen: argparse.Namespace) -> NodeExplanation:
     problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
     expired = deadline(time.perf_counter() + chosen.time_limit)
     explanation = explain_node(problem, node, expired=expired)
     if explanation is None:
         raise CommandError(
-            f'node "{chosen.node}" not found: give the name of a Node or of its NodeClaim'
+            f'node "{chosen.node}" not found: give the name of a Node or of its NodeClaim, or the '
+            "beginning that `joiner top` shows, if no other node has it"
         )
     return explanation
 

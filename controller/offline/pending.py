@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from controller.apis.karpenter.nodeclaim import LAUNCHED, NodeClaim
+from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.kinds import EVENT
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
@@ -70,7 +70,10 @@ class PendingPods:
             return f"existing node {node}"
         launched = conditions.find(claim.status.conditions, LAUNCHED)
         if launched is not None and launched.is_true:
-            return f"NodeClaim {node}, whose instance has not joined the cluster yet"
+            registered = conditions.find(claim.status.conditions, REGISTERED)
+            _, _, todo = (registered.message if registered else "").partition(": ")
+            waits = f"NodeClaim {node}, whose instance has not joined the cluster yet"
+            return f"{waits}: {todo}" if todo else waits
         why = launched.message if launched is not None else ""
         return f"NodeClaim {node}, which is not launched yet{f': {why}' if why else ''}"
 

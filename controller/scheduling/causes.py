@@ -17,7 +17,7 @@ import numpy as np
 from controller.apis import labels
 from controller.apis.kubernetes.pods import PodSpec
 from controller.apis.kubernetes.quantities import MILLI, format_quantity
-from controller.apis.wording import shown_values, with_count
+from controller.apis.wording import first_three, shown_values, with_count
 from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet, text
 from controller.constraints.resources import CPU, EBS_ATTACHMENTS
@@ -301,7 +301,9 @@ def unmet_topology(pending: PendingGroup, domains: Domains, tallies: Tallies) ->
                 f"({_spread_limits(group)}){_emptiest_domain(pending, group, domains)}"
             )
         elif group.type is TopologyType.ANTI_AFFINITY:
-            unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
+            taken = [] if group.per_node else sorted(+tallies[group.index].counts)
+            there = f": {first_three(taken)} have matching pods" if taken else ""
+            unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}{there}")
         elif claim := _shared_claim(group):
             unmet.append(
                 f"PersistentVolumeClaim {claim}, which other pods use too, gets a volume "

@@ -164,7 +164,7 @@ async def test_an_exhausted_quota_is_reported_and_not_requested_again(
     before = await offered(provider, node_class, closed)
     region.control.order_fault(action="CreateFleet", code=code)
 
-    with pytest.raises(InsufficientCapacityError):
+    with pytest.raises(InsufficientCapacityError, match="request a higher quota in Service Quotas"):
         await provider.launch(make_claim(bought, M5, requests=SIXTEEN), node_class)
 
     left = await offered(provider, node_class, closed)

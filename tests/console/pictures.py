@@ -51,7 +51,7 @@ async def take() -> None:
 async def _take_terminal(page: browser.Page, problem: DisruptionProblem, folder: Path) -> None:
     """Draw the screen of `top`. The font is the machine's, because the drawing may load none."""
     feed = feed_of(problem)
-    app = Top(feed, lambda key: content.pod(problem, key))
+    app = Top(feed, lambda key: content.pod(problem, key), theme="dark")
     async with app.run_test(size=TERMINAL) as pilot:
         await pilot.press("s", "s", "s", "s", "s", "r", "down", "down")
         await pilot.pause()

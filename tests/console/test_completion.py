@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from bench.apifront import Front, kubeconfig
 from controller.__main__ import COMMANDS, main
-from controller.console.completion import NO_FILES, ONLY_FOLDERS, for_kubectl, next_words
+from controller.apiserver.fake import FakeApiServer
+from controller.console.completion import (
+    NO_FILES,
+    ONLY_FOLDERS,
+    for_kubectl,
+    names_in_cluster,
+    next_words,
+)
+from tests.builders import make_node, make_pod
 
 DRIVER = """
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -84,6 +95,53 @@ def test_kubectl_is_told_what_may_follow(
     before: str, incomplete: str, offered: Sequence[str], directive: int
 ) -> None:
     assert next_words(before.split(), incomplete) == (offered, directive)
+
+
+@pytest.mark.parametrize(
+    ("before", "incomplete", "offered"),
+    [
+        ("cost --context", "p", ["prod"]),
+        ("explain node", "", ["a", "b"]),
+        ("explain pod", "default/", ["default/web"]),
+    ],
+)
+def test_kubectl_is_told_the_names_of_the_cluster(
+    before: str, incomplete: str, offered: Sequence[str]
+) -> None:
+    names = {"CONTEXT": ["dev", "prod"], "NODE": ["a", "b"], "POD": ["default/web"]}
+
+    words = next_words(before.split(), incomplete, lambda metavar: names.get(metavar, ()))
+    assert words == (offered, NO_FILES)
+
+
+@pytest.mark.process
+async def test_names_are_those_of_the_kubeconfig_and_its_cluster(tmp_path: Path) -> None:
+    api = FakeApiServer()
+    api.seed(make_node("a"), make_pod("running", node="a"), make_pod("web"))
+    runner = web.AppRunner(Front(api).application(), handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        path = tmp_path / "kubeconfig"
+        path.write_text(kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}"))
+        environ = {"KUBECONFIG": str(path)}
+        found = {
+            metavar: await asyncio.to_thread(names_in_cluster, metavar, environ=environ)
+            for metavar in ("CONTEXT", "NODE", "POD", "FILE")
+        }
+    finally:
+        await runner.cleanup()
+
+    assert found == {
+        "CONTEXT": ["benchmark"],
+        "NODE": ["a"],
+        "POD": ["default/web"],
+        "FILE": [],
+    }
+
+
+def test_without_a_cluster_no_name_is_offered(tmp_path: Path) -> None:
+    assert names_in_cluster("NODE", environ={"KUBECONFIG": str(tmp_path / "none")}) == []
 
 
 def test_kubectl_reads_one_word_a_line_and_then_the_directive(

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controller.console import questions
 from controller.console.feed import Feed
-from controller.console.web.server import application, serving
+from controller.console.web.server import Answer, application, serving
 from controller.disruption.problem import DisruptionProblem
 from testbed.environment import CHECKOUT
 from testbed.processes import chromium
 from tests.console import browser
 from tests.console.browser import Page
 from tests.console.clusters import answers_on, feed_of, multiplied, problem_in, recorded
+from tests.disruption import test_consolidation as small
 
 OpenPage = Callable[..., AbstractAsyncContextManager[Page]]
 
@@ -54,8 +56,11 @@ def feed(problem: DisruptionProblem) -> Feed:
 @pytest.fixture
 def open_page(devtools: str, problem: DisruptionProblem) -> OpenPage:
     @asynccontextmanager
-    async def opened(feed: Feed, *, token: str = "", scheme: str = "light") -> AsyncIterator[Page]:
-        app = application(feed, answers_on(problem), hosts={"127.0.0.1"}, token=token)
+    async def opened(
+        feed: Feed, *, token: str = "", scheme: str = "light", answer: Answer | None = None
+    ) -> AsyncIterator[Page]:
+        answer = answer or answers_on(problem)
+        app = application(feed, answer, hosts={"127.0.0.1"}, token=token)
         async with serving(app, "127.0.0.1", 0) as port, browser.page(devtools) as page:
             await page.prefer(scheme)
             await page.open(f"http://127.0.0.1:{port}/")
@@ -285,6 +290,55 @@ async def test_a_cluster_without_nodes_shows_where_its_pending_pods_will_run(
         assert await page.text("#range") == "There are no nodes"
         assert "will run on a new" in await page.text("#pending")
         assert page.faults == []
+
+
+async def test_the_page_names_the_cluster_and_marks_nodes_without_a_nodepool(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    assert feed.page is not None
+    feed.source = "context prod · user ops"
+    first, *others = feed.page["nodes"]
+    feed.page = {**feed.page, "nodes": [{**first, "managed": False}, *others]}
+    feed.announce()
+    async with open_page(feed) as page:
+        await page.until("document.body.dataset.version")
+
+        assert await page.text("#source") == feed.source
+        assert await page.value("document.title") == f"{feed.source} · Joiner"
+        await page.value(f"open('{first['name']}')")
+        assert "it has no NodePool" in await page.text("#detail")
+
+
+async def test_the_advice_is_computed_on_demand(open_page: OpenPage, feed: Feed) -> None:
+    cluster = small.world(("a", "small", small.pods("web", 1)), ("b", "small", small.pods("db", 1)))
+    problem = small.problem(cluster)
+    advice = questions.answer(questions.Advise(), problem, seconds=10)
+
+    async def answer(question: questions.Question) -> Mapping[str, Any]:
+        assert question == questions.Advise()
+        return advice
+
+    async with open_page(feed, answer=answer) as page:
+        await page.until("document.body.dataset.version")
+        await page.click("#advise")
+        await page.until("document.querySelector('#advice .summary')")
+
+        shown = await page.text("#advice")
+        assert "today" in shown
+        assert "Savings Plans" in shown
+        assert page.faults == []
+
+
+async def test_the_texts_of_the_chart_keep_their_size_in_a_narrow_window(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    async with open_page(feed) as page:
+        address = await page.value("location.href")
+        await page.open(address, width=390, height=800)
+        await page.until("document.querySelector('#money svg text')")
+
+        text = "document.querySelector('#money svg text')"
+        assert await page.value(f"{text}.getBoundingClientRect().height") >= 11
 
 
 async def test_two_thousand_nodes_fit_in_the_window(open_page: OpenPage, feed: Feed) -> None:

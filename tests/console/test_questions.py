@@ -10,6 +10,7 @@ import pytest
 
 from controller.console import content
 from controller.console.questions import (
+    Advise,
     DeleteNodePool,
     DrainNode,
     EvictionPrice,
@@ -17,6 +18,7 @@ from controller.console.questions import (
     answer,
 )
 from controller.disruption.problem import DisruptionProblem
+from tests.builders import changed
 from tests.console.clusters import problem_in, recorded
 from tests.offline.test_disrupt import cluster_with_agent
 
@@ -50,6 +52,34 @@ def test_new_nodes_hold_daemon_pods_as_admission_completed_those_of_a_drained_no
 
     # 3 pods fit on each new node beside the daemon pod; beside the template's there would be 4.
     assert sorted(len(node["pods"]) for node in found["newNodes"]) == [1, 3, 3]
+
+
+def test_a_node_is_named_as_top_shortens_its_name(problem: DisruptionProblem) -> None:
+    first, *others = problem.snapshot.nodes
+    assert first.node is not None
+    domain = ".eu-central-1.compute.internal"
+    named = replace(first, node=changed(first.node, metadata={"name": f"ip-10-1-2-3{domain}"}))
+    longer = replace(problem, snapshot=replace(problem.snapshot, nodes=(named, *others)))
+
+    full = answer(DrainNode(f"ip-10-1-2-3{domain}"), longer, seconds=10)
+    for text in ("ip-10-1-2-3", "node/ip-10-1-2-3", "ip-10-1-2…"):
+        assert answer(DrainNode(text), longer, seconds=10)["summary"] == full["summary"]
+    with pytest.raises(UnanswerableError, match='"ip-10-1" not found'):
+        answer(DrainNode("ip-10-1"), longer, seconds=10)
+
+
+def test_the_advice_is_that_of_the_command(problem: DisruptionProblem) -> None:
+    found = answer(Advise(), problem, seconds=10)
+
+    name, cost, nodes = found["costs"][0]
+    assert (name, round(cost, 4), nodes) == ("today", *found["today"].values())
+    assert found["obstacles"], "each with its price"
+    assert any("Savings Plans" in note for note in found["notes"])
+
+
+def test_without_a_nodepool_the_page_refers_to_the_command(problem: DisruptionProblem) -> None:
+    with pytest.raises(UnanswerableError, match="joiner advise"):
+        answer(Advise(), replace(problem, node_pools={}), seconds=10)
 
 
 def test_a_deleted_nodepool_launches_no_replacements_of_its_own(

@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 from textual.binding import Binding
 from textual.pilot import Pilot
-from textual.widgets import Input, Static
+from textual.widgets import Footer, Input, Static
 
 from controller.__main__ import main
 from controller.apis import kinds
 from controller.apis.kinds import DISRUPTION, EC2_NODE_CLASS
 from controller.console import content
 from controller.console.feed import Content, Feed
-from controller.console.top import tables
+from controller.console.top import command, tables
 from controller.console.top.command import HUNG_UP
-from controller.console.top.screen import Lines, Top
+from controller.console.top.screen import THEMES, Lines, Top
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.world import KINDS
 from testbed.environment import CHECKOUT
@@ -102,6 +104,65 @@ async def test_top_shows_the_cost_and_every_node(app: Top, page: Content, plan: 
         leaving = plan["commands"][0]["nodes"][0]
         await pilot.press("slash", *leaving)
         assert "disrupt: Underutilized" in screen(pilot)[1]
+
+
+async def test_top_names_the_cluster_that_it_shows(page: Content) -> None:
+    feed = Feed(page=page, source="context prod · cluster eu-1 · user ops")
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
+        await pilot.pause()
+
+        assert text(pilot, "#source") == "context prod · cluster eu-1 · user ops"
+
+
+async def test_a_question_mark_lists_every_key(app: Top) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("question_mark")
+
+        listed = "\n".join(screen(pilot))
+        for key, meaning in (("r", "reverse"), ("↑, k", "move up"), ("w", "pending pods")):
+            assert re.search(rf"^{key} +{meaning}", listed, re.MULTILINE)
+        await pilot.press("escape")
+        assert text(pilot, "#state").startswith("nodes")
+
+
+async def test_the_keys_of_the_footer_fit_in_80_columns(app: Top) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        drawn = pilot.app.query_one(Footer)
+
+        assert max(key.region.right for key in drawn.query("FooterKey")) <= 80
+
+
+@pytest.mark.parametrize(("theme", "is_of_the_terminal"), [("terminal", True), ("light", False)])
+async def test_the_table_has_the_background_of_the_theme(
+    page: Content, theme: str, is_of_the_terminal: bool
+) -> None:
+    app = Top(Feed(page=page), lambda _: (), theme=theme)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause()
+        (segment,) = pilot.app.query_one(Lines).render_line(1)
+
+        assert segment.style is not None
+        assert segment.style.bgcolor is not None
+        assert segment.style.bgcolor.is_default == is_of_the_terminal
+    assert set(THEMES) == set(command.THEMES)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172800, "2d")]
+)
+def test_a_young_node_has_its_age_in_seconds(seconds: int, shown: str) -> None:
+    now = datetime(2026, 1, 3, tzinfo=UTC)
+    assert tables.age(now, (now - timedelta(seconds=seconds)).isoformat()) == shown
+
+
+async def test_a_node_of_a_node_group_is_not_said_to_stay_for_a_reason(page: Content) -> None:
+    outside = {**page["nodes"][0], "managed": False, "pool": "node group system"}
+    feed = Feed(page={**page, "nodes": [outside]})
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
+        await pilot.pause()
+
+        assert text(pilot, "#detail") == f"{outside['name']}: no NodePool"
 
 
 async def test_a_scale_up_shows_how_many_nodes_are_not_ready(page: Content) -> None:
@@ -351,7 +412,7 @@ async def test_a_bound_of_an_earlier_cluster_is_not_shown(page: Content, plan: C
 async def test_a_note_is_shown_above_the_table(page: Content, tmp_path: Path) -> None:
     note = tmp_path / "note"
     note.write_text("200 pods are created")
-    async with Top(Feed(page=page), lambda _: (), note).run_test(size=SIZE) as pilot:
+    async with Top(Feed(page=page), lambda _: (), note=note).run_test(size=SIZE) as pilot:
         await pilot.pause()
 
         assert text(pilot, "#note") == "200 pods are created"
@@ -495,6 +556,7 @@ def test_the_docs_name_every_key_and_every_column() -> None:
         for key in binding.key.split(",")
     }
     written = {"slash": "/", "escape": "Escape", "backspace": "Backspace", "ctrl+c": "Ctrl-C"}
+    written["question_mark"] = "`?`"
 
     assert {key for key in keys if f"{written.get(key, f'`{key}`')}" not in page} == set()
     assert {column.title for column in tables.COLUMNS if column.title not in page} == set()

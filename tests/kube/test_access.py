@@ -54,9 +54,23 @@ def test_a_context_other_than_the_current_one_can_be_selected(tmp_path: Path) ->
     path.write_text(yaml.safe_dump(config))
     environ = {"KUBECONFIG": str(path)}
 
-    assert from_environment(environ, context="there").namespace == "shop"
+    selected = from_environment(environ, context="there")
+    assert selected.namespace == "shop"
+    assert selected.source == "context there · cluster c"
     with pytest.raises(AccessError, match="contexts has no 'nowhere'"):
         from_environment(environ, context="nowhere")
+
+
+def test_equal_names_of_context_cluster_and_user_are_said_once(tmp_path: Path) -> None:
+    path, arn = tmp_path / "config", "arn:aws:eks:eu-central-1:111122223333:cluster/prod"
+    write_kubeconfig(path, {"token": "abc"}, {})
+    config = yaml.safe_load(path.read_text())
+    config["contexts"] = [{"name": arn, "context": {"cluster": arn, "user": arn}}]
+    config["clusters"][0]["name"] = config["users"][0]["name"] = config["current-context"] = arn
+    path.write_text(yaml.safe_dump(config))
+
+    source = from_environment({"KUBECONFIG": str(path)}).source
+    assert source == f"context = cluster = user {arn}"
 
 
 def test_several_kubeconfigs_are_merged_as_in_kubectl(tmp_path: Path) -> None:

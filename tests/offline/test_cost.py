@@ -107,5 +107,11 @@ def test_nodes_outside_nodepools_are_fixed_and_no_gap_is_claimed_for_them(
     path.write_text(json.dumps({**grouped, "nodeClaims": []}))
     assert main(["cost", str(path)], {}) == 0
     printed = capsys.readouterr().out
+    assert "(no NodePool)" in printed
     assert "gap" not in printed
+
+    grouped["nodes"][0]["metadata"]["labels"]["eks.amazonaws.com/nodegroup"] = "system"
+    path.write_text(json.dumps({**grouped, "nodeClaims": []}))
+    assert main(["cost", str(path)], {}) == 0
+    assert "node group system" in capsys.readouterr().out
     assert "no lower bound: 2 nodes outside NodePools; `joiner advise`" in printed

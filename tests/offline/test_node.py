@@ -44,8 +44,9 @@ def test_the_cheapest_alternative_of_a_node_is_explained_with_its_cost(
 
 
 def test_pods_that_differ_in_name_only_share_a_row_unless_the_output_is_wide(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("controller.offline.commandline.UNATTENDED", 300)
     path = written(tmp_path, world(("a", "small", pods("web", 4))))
     question = ["explain", "node", "a", "--world", path, "--now", NOW]
 

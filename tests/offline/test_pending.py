@@ -12,10 +12,12 @@ import pytest
 from bench.parity import worlds
 from controller.__main__ import main
 from controller.console import content
-from controller.offline.pending import pending_pods
+from controller.offline.pending import PendingPods, pending_pods
 from controller.offline.world import World, load
+from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
+from tests.builders import changed, make_nodeclaim
 from tests.offline.test_questions import world_with
 
 NOT_READY = {
@@ -131,6 +133,18 @@ def test_a_pod_planned_on_a_nodeclaim_that_cannot_launch_says_why(
     claim["status"]["allocatable"] = {"cpu": "2", "memory": "8Gi", "pods": "10"}
     _, _, group = answers(tmp_path, recorded(nodeClaims=[claim]), capsys)
     assert group["place"] == f"on {place}"
+
+
+def test_a_pod_planned_on_a_nodeclaim_whose_node_does_not_join_says_what_to_check() -> None:
+    conditions = [
+        {"type": "Launched", "status": "True"},
+        {"type": "Registered", "status": "Unknown", "message": "late: check the network"},
+    ]
+    claim = changed(make_nodeclaim(), status={"conditions": conditions})
+    pending = PendingPods(unplaced=Unplaced((), ()), attempts={}, launching={"a": claim})
+
+    where = "NodeClaim a, whose instance has not joined the cluster yet"
+    assert pending.place("a") == f"{where}: check the network"
 
 
 def test_an_answer_counts_only_what_there_is(

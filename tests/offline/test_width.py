@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from bench.parity import worlds
 from controller.__main__ import main
-from controller.offline import commandline
 from controller.offline.commandline import write_tables
 from controller.offline.reporter import Table
 from tests.disruption.test_consolidation import pods, world
@@ -23,9 +23,11 @@ POD = "checkout-payments-worker-7c9f8bd5c6-xk2vw"
 
 
 @pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def _terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Print as on a terminal without colours that is 80 columns wide."""
-    monkeypatch.setattr(commandline, "UNBOUNDED", 80)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
 
 
 def protected() -> dict[str, Any]:
@@ -76,6 +78,21 @@ def test_no_line_is_wider_than_the_terminal_and_no_value_is_cut(
     assert "…" not in text
     for value in shown:
         assert value in text
+
+
+def test_in_a_pipe_a_table_has_at_most_120_columns_and_a_sentence_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: False)
+    path = tmp_path / "w"
+    path.write_text(json.dumps(grouped()))
+
+    assert main(["advise", str(path), "--obstacles", "3"], {}) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines if line.startswith(("┃", "│"))) <= 120
+    (discounts,) = [line for line in lines if "Savings Plans" in line]
+    assert discounts.endswith("whether or not its nodes remain.")
 
 
 def test_a_table_that_does_not_fit_becomes_a_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,8 @@ async def test_in_recommend_mode_commands_are_recorded_and_not_executed() -> Non
     assert scenario.going() == []
     assert not scenario.is_marked("b")
     assert len(scenario.recommended()) == 1, "it is said once"
+    approval = f"kubectl annotate disruption {record.metadata.name} joiner.dev/approved=true"
+    assert record.status.message == f"to approve: {approval}; false declines it for a day"
     assert scenario.counted("joiner_disruption_advised_nodes", mode="recommend") == 1
 
 
@@ -81,6 +83,7 @@ async def test_an_approved_recommendation_is_executed() -> None:
     assert scenario.going() == ["b"]
     (done,) = scenario.recommended("Done")
     assert done.metadata.name == record.metadata.name
+    assert done.status.message == ""
     assert scenario.counted("joiner_disruption_advised_nodes", mode="recommend") == 0
     assert scenario.counted("joiner_disruption_history_decisions", outcome="done") == 1
 

@@ -601,6 +601,21 @@ async def test_a_claim_that_waited_long_is_not_deleted_at_its_first_failure(
     assert not claim.metadata.is_deleting
 
 
+async def test_a_node_that_does_not_join_is_told_with_what_to_check(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    await launched(world, lifecycle)
+    for minutes, instructs in ((2, False), (2, True), (11, True)):
+        world.pass_time(minutes=minutes)
+        await lifecycle.reconcile("claim")
+        found = world.claim("claim")
+        assert found is not None
+        registered = conditions.find(found.status.conditions, REGISTERED)
+        assert registered is not None
+        assert ("access entry of the node role" in registered.message) is instructs
+    assert world.is_leaving("claim"), "the message does not extend the timeout"
+
+
 async def test_the_registration_timeout_follows_the_settings(
     world: World, lifecycle: Lifecycle
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.builders import (
     make_snapshot,
     make_type,
     make_types,
+    near,
     needs,
     spread,
     taint,
@@ -255,6 +257,21 @@ def test_a_reservation_that_other_pods_of_the_batch_fill_is_named() -> None:
 
     ((first, *_),) = results.unschedulable.values()
     assert first == "capacity reservation cr-1 is full"
+
+
+def test_an_anti_affinity_names_the_zones_that_are_taken() -> None:
+    app = {"app": "one-each"}
+
+    results = schedule_on(
+        make_nodepool(), make_pods(4, labels=app, anti_affinity=[near(app, names.ZONE)])
+    )
+
+    ((cause,),) = results.unschedulable.values()
+    assert re.fullmatch(
+        f"no domain satisfies the pod anti-affinity over {names.ZONE}: "
+        r"(\S+, \S+, \S+) have matching pods",
+        cause,
+    )
 
 
 def test_a_spread_names_its_mindomains() -> None:

@@ -23,6 +23,8 @@ from controller.offline.commandline import (
     run_command,
 )
 
+THEMES = ("terminal", "dark", "light")
+
 try:
     from controller.console.top.screen import Top
 except ImportError:  # textual is installed with the extra `console` only
@@ -42,7 +44,7 @@ def top(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `top`; return the exit code."""
     chosen, settings = parse_with_settings(parser(), argv)
     return run_command(
-        lambda: asyncio.run(_show(study.source_of(chosen, settings, environ), chosen.note))
+        lambda: asyncio.run(_show(study.source_of(chosen, settings, environ), chosen))
     )
 
 
@@ -63,10 +65,16 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="show the text of this file above the table, whenever it changes",
     )
+    parser.add_argument(
+        "--theme",
+        choices=THEMES,
+        default=next(iter(THEMES)),
+        help="colours: those of the terminal (default), or a dark or light background of its own",
+    )
     return parser
 
 
-async def _show(source: study.Source, note: Path | None) -> int:
+async def _show(source: study.Source, chosen: argparse.Namespace) -> int:
     if Top is None:
         raise CommandError("top needs the package textual: pip install 'joiner[console]'")
     if not sys.stdout.isatty():
@@ -76,7 +84,7 @@ async def _show(source: study.Source, note: Path | None) -> int:
     resource_tracker.ensure_running()
     feed = Feed()
     async with study.studied(source, feed) as studied:
-        app = Top(feed, studied.pod, note)
+        app = Top(feed, studied.pod, note=chosen.note, theme=chosen.theme)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.exit)
         _end_without_terminal(app)
         await app.run_async()

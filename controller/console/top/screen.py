@@ -39,11 +39,15 @@ STATES = {
     "pools": "NodePools (Enter: nodes)",
     "pending": "pending pods (Enter: pods)",
     "decisions": "decisions",
+    "help": "keys (Escape: nodes)",
 }
 
 NOTE_SECONDS = 0.5
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ends."""
+
+THEMES = {"terminal": "ansi-dark", "dark": "textual-dark", "light": "textual-light"}
+"""The names of Textual's themes. The first has the colours of the terminal, light or dark."""
 
 NOTHING = tables.sheet_of((), ())
 
@@ -58,15 +62,15 @@ class Lines(ScrollView, can_focus=True):
     """A table with a cursor that renders only the lines on the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("pagedown", "page(1)", "page down", show=False),
-        Binding("home", "move(-1000000)", "first", show=False),
-        Binding("end", "move(1000000)", "last", show=False),
-        Binding("left", "scroll(-8)", "left", show=False),
-        Binding("right", "scroll(8)", "right", show=False),
-        Binding("enter", "open", "open", show=False),
+        Binding("up,k", "move(-1)", "move up", show=False),
+        Binding("down,j", "move(1)", "move down", show=False),
+        Binding("pageup", "page(-1)", "move up by a screen", show=False),
+        Binding("pagedown", "page(1)", "move down by a screen", show=False),
+        Binding("home", "move(-1000000)", "move to the first line", show=False),
+        Binding("end", "move(1000000)", "move to the last line", show=False),
+        Binding("left", "scroll(-8)", "scroll left", show=False),
+        Binding("right", "scroll(8)", "scroll right", show=False),
+        Binding("enter", "open", "open the line: pods of a node, nodes of a NodePool", show=False),
     ]
 
     class Opened(Message):
@@ -153,7 +157,7 @@ class Lines(ScrollView, can_focus=True):
         else:
             text, style = sheet.empty if not sheet.keys and y == 2 else "", PLAIN
         text = text[: sheet.fixed_width] + text[sheet.fixed_width + left :]
-        return Strip([Segment(text[:width].ljust(width), style)], width)
+        return Strip([Segment(text[:width].ljust(width), self.rich_style + style)], width)
 
 
 class Terminal(LinuxDriver):
@@ -192,6 +196,7 @@ class Top(App[None]):
 
     CSS = """
     #note { display: none; height: 2; padding: 0 1; color: $text-warning; }
+    #source { height: 1; padding: 0 1; background: $boost; text-style: bold; }
     #head { height: auto; padding: 0 1; background: $boost; }
     #state { height: 1; padding: 0 1; color: $text-muted; }
     #detail { height: 2; padding: 0 1; background: $boost; }
@@ -201,23 +206,27 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "view('nodes')", "nodes"),
-        Binding("p", "view('pools')", "pools"),
-        Binding("w", "view('pending')", "pending"),
+        Binding("p", "view('pools')", "pools", tooltip="NodePools"),
+        Binding("w", "view('pending')", "pending", tooltip="pending pods"),
         Binding("d", "view('decisions')", "decisions"),
-        Binding("g", "group", "group"),
-        Binding("s", "sort", "sort"),
-        Binding("r", "reverse", "reverse"),
-        Binding("slash", "filter", "filter"),
-        Binding("escape", "close", "back"),
+        Binding("g", "group", "group", tooltip="group the nodes by the next property"),
+        Binding("s", "sort", "sort", tooltip="sort the nodes by the next column"),
+        Binding("r", "reverse", "reverse the order", show=False),
+        Binding("slash", "filter", "filter", tooltip="filter the nodes by a text"),
+        Binding("escape", "close", "back", tooltip="go back, or remove the filter"),
         # A terminal's Escape also begins the sequences of other keys, so Textual waits 100 ms.
         Binding("backspace", "close", show=False),
+        Binding("question_mark", "view('help')", "help", tooltip="this list"),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
     ]
 
-    def __init__(self, feed: Feed, describe: Describe, note: Path | None = None) -> None:
-        """`note` is a file whose text is shown above the table."""
+    def __init__(
+        self, feed: Feed, describe: Describe, *, note: Path | None = None, theme: str = "terminal"
+    ) -> None:
+        """`note` is a file whose text is shown above the table; `theme` is a key of `THEMES`."""
         super().__init__(driver_class=Terminal)
+        self.theme = THEMES[theme]
         self._feed, self._describe, self._note = feed, describe, note
         self._errors = sys.stderr
         self._table = tables.Nodes()
@@ -232,6 +241,7 @@ class Top(App[None]):
     def compose(self) -> ComposeResult:
         """Return the widgets, from the top to the bottom."""
         yield Static("", id="note", markup=False)
+        yield Static(self._feed.source, id="source", markup=False)
         yield Static("reading the cluster …", id="head", markup=False)
         yield Static("", id="state", markup=False)
         yield Lines()
@@ -269,7 +279,8 @@ class Top(App[None]):
             return self._is_arranged
         if action == "close":
             chosen = self._arranged.wanted or self._arranged.pool
-            return bool(self._opened or (self._is_arranged and chosen))
+            is_help = self._view == "help"
+            return bool(self._opened or is_help or (self._is_arranged and chosen))
         return True
 
     def action_view(self, name: str) -> None:
@@ -308,6 +319,8 @@ class Top(App[None]):
         """Close the last opened line; if none is open, remove the filter."""
         if self._opened:
             self._draw(at=self._opened.pop())
+        elif self._view == "help":
+            self.action_view("nodes")
         else:
             self._close_filter()
             self._arrange(replace(self._arranged, wanted="", pool=""))
@@ -333,7 +346,7 @@ class Top(App[None]):
         if self._view == "pools":
             self._view = "nodes"
             self._arrange(replace(self._arranged, pool=event.key))
-        elif self._view != "decisions" and len(self._opened) < 2:
+        elif self._view in ("nodes", "pending") and len(self._opened) < 2:
             self._opened.append(event.key)
             self._draw(at="")
 
@@ -391,8 +404,23 @@ class Top(App[None]):
             return tables.pending_sheet(page)
         if self._view == "decisions":
             return tables.decisions(page, plan)
+        if self._view == "help":
+            return self._keys()
         width = self.size.width - self.query_one(Lines).styles.scrollbar_size_vertical
         return self._table.sheet(self._arranged, columns=width)
+
+    def _keys(self) -> Sheet:
+        """Return all keys and what they do."""
+        lines = [
+            Line((self._name_of(each), each.tooltip or each.description))
+            for each in (*self.BINDINGS, *Lines.BINDINGS)
+            if isinstance(each, Binding) and each.description
+        ]
+        return tables.sheet_of(("key", "what it does"), lines)
+
+    def _name_of(self, binding: Binding) -> str:
+        keys = binding.key.split(",")
+        return ", ".join(self.get_key_display(replace(binding, key=key)) for key in keys)
 
     def _state(self) -> str:
         if len(self._opened) == 2:

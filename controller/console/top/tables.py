@@ -39,6 +39,9 @@ LEAST_NAME, LEAST_CAUSE = 12, 20
 CAUSE_PART = 4
 """A quarter of the terminal belongs to the causes before columns that say less."""
 
+OUTSIDE = "no NodePool"
+"""What blocks the disruption of a node that Joiner does not manage."""
+
 GAP = "  "
 ASCENDING, DESCENDING = " ↑", " ↓"
 
@@ -192,7 +195,7 @@ class Nodes:
         nodes.sort(key=COLUMNS[arranged.column].key, reverse=arranged.is_reversed)
         lines = _group_lines(nodes, arranged.group) if arranged.group else nodes
         following = max((14, *map(len, self._leaving.values())))
-        why = max((10, *map(len, self._blocked.values())))
+        why = max((len(OUTSIDE), *map(len, self._blocked.values())))
         least = min(why, max(LEAST_CAUSE, columns // CAUSE_PART))
         shown, own_widths = self._columns(
             columns and max(columns - following - least - 2 * len(GAP), 1),
@@ -218,7 +221,8 @@ class Nodes:
         if isinstance(node, str):
             return Line((node,))
         name = node["name"]
-        why = node["deletion"] or self._blocked.get(name, "")
+        stays = self._blocked.get(name, "") if node["managed"] else OUTSIDE
+        why = node["deletion"] or stays
         following = self._leaving.get(name) or self._next(node)
         cells = (COLUMNS[number].text(node, self) for number in shown)
         detail = f"{name}: {why or following or 'stays'}"
@@ -447,14 +451,17 @@ def _unready(nodes: Sequence[Content]) -> str:
 
 
 def age(now: datetime | None, created: str) -> str:
-    """Return the time from `created` to `now` in minutes, hours or days, such as `3h`.
+    """Return the time from `created` to `now`, such as `45s`, `3m`, `3h` or `3d`.
 
     It is empty if either time is unknown.
     """
     born = _moment(created)
     if now is None or born is None:
         return ""
-    minutes = max(int((now - born).total_seconds() // 60), 0)
+    seconds = max(int((now - born).total_seconds()), 0)
+    minutes = seconds // 60
+    if minutes < 2:
+        return f"{seconds}s"
     if minutes < 60:
         return f"{minutes}m"
     return f"{minutes // 60}h" if minutes < 48 * 60 else f"{minutes // 1440}d"

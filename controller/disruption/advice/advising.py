@@ -23,6 +23,12 @@ NEGLIGIBLE = 0.002
 MOST_LOSS = 0.9
 """The share of a saving that a narrower change of a NodePool must keep."""
 
+TIME_LIMITS = 10
+"""The time limit for all obstacles together, as a multiple of the time limit of one solve."""
+
+MAX_OBSTACLES = 40
+"""The maximum number of measured obstacles; `--obstacles` of the command overrides it."""
+
 Report = Callable[[str, int, int], None]
 """Receives the text of the current step, the number of completed solves, and of all solves."""
 

@@ -29,6 +29,7 @@ from controller.state.pods import (
     is_terminal,
     protected_for,
 )
+from controller.state.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,3 +255,22 @@ def as_wire(explanation: NodeExplanation) -> Mapping[str, object]:
         "pods": [asdict(pod) for pod in explanation.pods],
         "changes": list(explanation.changes),
     }
+
+
+def node_named(snapshot: Snapshot, text: str) -> str:
+    """Return the name of the node that a text names; empty if there is none, or more than one.
+
+    The text is the name of a node or of its NodeClaim, also as in `node/NAME` of `kubectl get -o
+    name`, or a name as `top` shortens it: without its domain, or cut with an ellipsis.
+    """
+    wanted = text.rpartition("/")[2]
+    cut = wanted.endswith("…")
+    found = set[str]()
+    for state in snapshot.nodes:
+        claim = state.claim.metadata.name if state.claim is not None else ""
+        if wanted in (state.name, claim):
+            return state.name
+        is_cut = cut and state.name.startswith(wanted.removesuffix("…"))
+        if is_cut or state.name.partition(".")[0] == wanted:
+            found.add(state.name)
+    return found.pop() if len(found) == 1 else ""

@@ -18,7 +18,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from controller.apis.labels import NODEPOOL
 from controller.disruption.advice.adoption import outside, translate_labels
-from controller.disruption.advice.advising import Question, Report, advise
+from controller.disruption.advice.advising import (
+    MAX_OBSTACLES,
+    TIME_LIMITS,
+    Question,
+    Report,
+    advise,
+)
 from controller.disruption.advice.drifting import drifting_nodes
 from controller.disruption.advice.forecast import Deadline, Forecast
 from controller.disruption.advice.replay import at_next_recording
@@ -43,12 +49,6 @@ from controller.offline.wirevalues import WorldError
 from controller.offline.world import World
 
 Wire = dict[str, Any]
-
-TIME_LIMITS = 10
-"""The time limit for all obstacles together, as a multiple of the time limit of one solve."""
-
-MAX_OBSTACLES = 40
-"""The maximum number of measured obstacles; `--obstacles` overrides it."""
 
 ROWS = 10
 """The maximum number of obstacles in the table; `--top` overrides it."""

@@ -28,6 +28,11 @@ TODAY = "today"
 MONTH = 730
 """The hours of a month."""
 
+DISCOUNTS = (
+    "All prices are list prices: Savings Plans, Reserved Instances and negotiated discounts are "
+    "not in them, and what you have committed to is paid whether or not its nodes remain."
+)
+
 CAVEATS: Mapping[str, str] = {
     "CapacityType": "pods on spot nodes can be interrupted with two minutes' notice",
     "Architecture": "images must exist for the architecture that is added",
@@ -100,9 +105,30 @@ def advice_tables(result: AdviceResult, shown: int, *, is_wide: bool) -> Sequenc
     If `is_wide`, the tables have all obstacles, and the nodes that cannot be replaced.
     """
     advice, today = result.advice, candidates.cost(result.now)
+    costs = Table(
+        "What this cluster costs",
+        ("", "$/h", "$/month", "nodes", "against today"),
+        tuple(
+            (name, *_money(cost), "" if nodes is None else str(nodes), share)
+            for name, cost, nodes in cost_rows(result)
+            for share in ("" if name == TODAY else _share(cost, today),)
+        ),
+        right=("$/h", "$/month", "nodes", "against today"),
+    )
+    tables = [costs]
+    if advice.findings:
+        tables.append(_obstacles(advice, len(advice.findings) if is_wide else shown))
+    if is_wide and advice.steady.staying:
+        tables.append(_nodes_that_stay(advice.steady.staying))
+    return tables
+
+
+def cost_rows(result: AdviceResult) -> Sequence[tuple[str, float, int | None]]:
+    """Return what is compared: its name, its cost in $/h, and its number of nodes if known."""
+    advice = result.advice
     pools = "your NodePools" if result.had_pools else "the default NodePool"
     rows: list[tuple[str, float, int | None]] = [
-        (TODAY, today, len(result.now.snapshot.nodes)),
+        (TODAY, candidates.cost(result.now), len(result.now.snapshot.nodes)),
         (
             f"{'once nothing is left to disrupt' if result.is_joiners else 'under Joiner'}, with "
             f"{pools}",
@@ -122,22 +148,7 @@ def advice_tables(result: AdviceResult, shown: int, *, is_wide: bool) -> Sequenc
                 len(advice.together.nodes),
             )
         )
-    costs = Table(
-        "What this cluster costs",
-        ("", "$/h", "$/month", "nodes", "against today"),
-        tuple(
-            (name, *_money(cost), "" if nodes is None else str(nodes), share)
-            for name, cost, nodes in rows
-            for share in ("" if name == TODAY else _share(cost, today),)
-        ),
-        right=("$/h", "$/month", "nodes", "against today"),
-    )
-    tables = [costs]
-    if advice.findings:
-        tables.append(_obstacles(advice, len(advice.findings) if is_wide else shown))
-    if is_wide and advice.steady.staying:
-        tables.append(_nodes_that_stay(advice.steady.staying))
-    return tables
+    return rows
 
 
 def _nodes_that_stay(staying: Mapping[str, str]) -> Table:
@@ -181,6 +192,7 @@ def advice_notes(result: AdviceResult, shown: int, *, is_wide: bool) -> str:
     kinds = {finding.obstacle.kind for finding in advice.findings}
     kinds |= {WIDENING.get(finding.obstacle.selector, "") for finding in advice.findings}
     lines += [f"Check first: {CAVEATS[kind]}." for kind in CAVEATS if kind in kinds]
+    lines.append(DISCOUNTS)
     if diff_of(result):
         lines.append("The change of the NodePools as a diff:")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -186,12 +187,24 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
         AccessError: neither exists, or the one that exists cannot be used.
 
     """
-    default_path = Path(environ.get("HOME", "")) / ".kube" / "config"
-    context = environ.get(CONTEXT, "")
-    is_unset = not environ.get("KUBECONFIG")
-    if is_unset and default_path.is_absolute() and default_path.is_file():
+    context, default_path = environ.get(CONTEXT, ""), _default_kubeconfig(environ)
+    if default_path is not None:
         return access.from_kubeconfig(default_path, context=context)
     return access.from_environment(environ, context=context)
+
+
+def context_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the contexts of the kubeconfig; raises `AccessError` if it is invalid."""
+    default_path = _default_kubeconfig(environ)
+    given = [Path(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    return access.context_names(*(given if default_path is None else [default_path]))
+
+
+def _default_kubeconfig(environ: Mapping[str, str]) -> Path | None:
+    """Return `~/.kube/config` if it is a file and KUBECONFIG is not set or empty."""
+    path = Path(environ.get("HOME", "")) / ".kube" / "config"
+    is_default = not environ.get("KUBECONFIG") and path.is_absolute() and path.is_file()
+    return path if is_default else None
 
 
 @asynccontextmanager

@@ -255,7 +255,11 @@ class History(PortUser):
         except ApiError as error:
             self._log_failure(error)
             return ""
-        await self._update(record, with_status(record, **_fields(status)))
+        fields = _fields(status)
+        if status.state == "Proposed":
+            command = f"kubectl annotate disruption {name} {labels.APPROVED}=true"
+            fields["message"] = f"to approve: {command}; false declines it for a day"
+        await self._update(record, with_status(record, **fields))
         return name
 
     async def _update(self, before: Disruption, after: Disruption) -> None:
@@ -273,15 +277,16 @@ class History(PortUser):
 
         If the create request got no response, it is repeated first.
         """
-        name, state = record.metadata.name, record.status.state
-        status = {"status": {"state": state, **to_wire(record.status)}}
+        name, status = record.metadata.name, record.status
+        stated = {"state": status.state, "message": status.message}
+        patch = {"status": {**stated, **to_wire(status)}}
         self._unwritten.add(name)
         try:
             if name in self._uncreated:
                 with contextlib.suppress(ConflictError):  # the earlier request succeeded
                     await self.api.create(DISRUPTION, self._uncreated[name])
                 del self._uncreated[name]
-            written = await self.api.patch(DISRUPTION, name, status, subresource="status")
+            written = await self.api.patch(DISRUPTION, name, patch, subresource="status")
         except NotFoundError:
             self._records.pop(name, None)  # it was deleted
         except ApiError as error:

@@ -66,6 +66,9 @@ LONGEST_PAUSE = timedelta(minutes=1)
 WAIT = timedelta(seconds=5)
 """How soon to check a NodeClaim without a Node again, if no event triggers the check earlier."""
 
+LATE = timedelta(minutes=3)
+"""After this time, the condition of a node that has not joined says what to check."""
+
 PLUGIN_DEADLINE = timedelta(minutes=10)
 """How long a device plugin may take to start: driver images are large, and some are compiled on the
 node."""
@@ -389,7 +392,7 @@ class Lifecycle(PortUser):
                 REGISTERED,
                 "Unknown",
                 reason="NodeNotFound",
-                message="Node not registered with cluster",
+                message=self._unregistered(claim),
             )
         if not is_unregistered(nodes[0]) and not is_registered(nodes[0]):
             # Its user data does not set the taint: pods may be bound before labels and taints are.
@@ -510,6 +513,19 @@ class Lifecycle(PortUser):
             "is installed, runs on this node and tolerates the node's taints"
         )
         await self.recorder.publish(claim, "Warning", obstacle.reason, message)
+
+    def _unregistered(self, claim: NodeClaim) -> str:
+        """Return the message of a NodeClaim without a node; it says what to do if that lasts."""
+        launched = conditions.find(claim.status.conditions, LAUNCHED)
+        since = launched.last_transition_time if launched else None
+        if since is None or self.clock() - since < LATE:
+            return "Node not registered with cluster"
+        minutes, instance = LATE // timedelta(minutes=1), claim.status.provider_id.rpartition("/")
+        return (
+            f"Node not registered with cluster within {minutes} minutes: check the access entry of "
+            "the node role, the security groups and the route to the API server; `aws ec2 "
+            f"get-console-output --instance-id {instance[2]}` prints the instance's log"
+        )
 
     async def _liveness(self, claim: NodeClaim) -> timedelta | None:
         if await self._delete_if_timed_out(claim):

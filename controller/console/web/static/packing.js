@@ -139,7 +139,7 @@ class PackingMap {
   }
 
   box(pen, { node, x, y, side }, c) {
-    const colour = c[node.capacityType] || c.other, rim = side < 12 ? 1 : 2;
+    const colour = (node.managed && c[node.capacityType]) || c.other, rim = side < 12 ? 1 : 2;
     const round = node.capacityType === "spot" ? Math.min(side / 5, 12) : Math.min(2, side / 6);
     pen.save();
     pen.beginPath();
@@ -233,7 +233,7 @@ function percent(pair) { return pair[1] ? Math.round((100 * pair[0]) / pair[1]) 
 function describedNode(node, going, separator) {
   return [
     node.name,
-    [node.type, node.capacityType || "not managed", node.zone].filter(Boolean).join(" · "),
+    [node.type, node.capacityType, node.managed ? "" : "not managed", node.zone].filter(Boolean).join(" · "),
     `${node.price ? `${node.price.toFixed(4)} $/h` : "price unknown"}`,
     `${node.pods.length} pods, CPU ${percent(node.cpu)} %, memory ${percent(node.memory)} %`,
     node.state === "ready" ? "" : node.state,

@@ -30,6 +30,7 @@ const clock = (time) => (time ? new Date(time).toLocaleString("en-GB", { dateSty
 function age(created, now) {
   if (!created) return "";
   const minutes = Math.max(0, Math.floor((Date.parse(now) - Date.parse(created)) / 60000));
+  if (minutes < 2) return `${Math.max(0, Math.floor((Date.parse(now) - Date.parse(created)) / 1000))}s`;
   if (minutes < 120) return `${minutes}m`;
   return minutes < 2880 ? `${Math.floor(minutes / 60)}h` : `${Math.floor(minutes / 1440)}d`;
 }
@@ -116,7 +117,9 @@ function part(id, madeOf, draw) {
 const titleOf = (details) => details.dataset.title || details.firstChild.textContent;
 
 function show() {
-  const { page, plan, history, progress, error } = content;
+  const { page, plan, history, source, progress, error } = content;
+  byId("source").textContent = source;
+  document.title = source ? `${source} · Joiner` : "Joiner";
   byId("error").hidden = !error;
   byId("error").textContent = error ? `The cluster cannot be read: ${error}` : "";
   byId("main").hidden = false;
@@ -126,7 +129,7 @@ function show() {
   const minute = page.time.slice(0, 16), commands = plan && plan.commands, blocked = plan && plan.blocked;
   totals(page, plan);
   part("nodes", [page.nodes, minute, commands, blocked, opened], () => { nodes(); if (opened) open(opened); });
-  part("money", history, money);
+  part("money", [history, byId("money").clientWidth], money);
   part("pools", page.pools, () => pools(page.pools));
   part("decisions", [page.decisions, commands], () => decisions(page, plan));
   part("pending", page.pending, () => pendingPods(page.pending));
@@ -142,7 +145,7 @@ function totals(page, plan) {
   const facts = [
     ["Cost", isPriced ? dollars(page.cost) : "…", isPriced ? "/h" : "prices are not read yet"],
     ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : outside ? `/h, ${counted(outside, "node")} outside NodePools fixed` : "/h"],
-    ["Gap", outside && isOutside ? "–" : bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : bound === 0 ? "none" : "…", outside && isOutside ? "joiner advise shows what Joiner would save" : bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo` : ""],
+    ["Gap", outside && isOutside ? "–" : bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : bound === 0 ? "none" : "…", outside && isOutside ? "joiner advise shows what Joiner would save" : bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo at most` : ""],
     ["Nodes", page.nodes.length.toLocaleString("en"), unready(page.nodes)],
     ["Pods", page.pods.toLocaleString("en"), ""],
     ["Pending", page.pendingPods.length.toLocaleString("en"), ""],
@@ -212,6 +215,7 @@ function columnOf(node, key) {
 function nextOf(node) {
   const { plan } = content;
   if (node.state !== "ready") return node.deletion ? `${node.state}: ${node.deletion}` : node.state;
+  if (!node.managed) return "stays: not managed, it has no NodePool";
   if (!plan) return "…";
   const command = plan.commands.find((one) => one.nodes.includes(node.name));
   if (command) return `disrupted now (${command.reason}), saves ${command.saving.toFixed(4)} $/h${command.nodes.length > 1 ? ` with ${counted(command.nodes.length - 1, "other node")}` : ""}`;
@@ -268,7 +272,8 @@ function open(name) {
 }
 
 function money() {
-  const points = content.history, W = 640, H = 190, left = 46, bottom = 24, top = 10;
+  // As wide as it is shown, so that the texts keep their size.
+  const points = content.history, W = Math.max(280, byId("money").clientWidth), H = 190, left = 46, bottom = 24, top = 10;
   const bounds = points.filter((point) => point[2] != null);
   if (!points.length) return;
   const times = points.map((point) => Date.parse(point[0]));
@@ -375,16 +380,7 @@ async function ask() {
     return;
   }
   const question = { drainNode: { node: subject }, deleteNodePool: { nodePool: subject }, evictionPrice: { price: Number(subject) } }[kind];
-  target.setAttribute("aria-busy", "true");
-  target.replaceChildren(el("p", { class: "hint" }, "Evaluating …"));
-  try {
-    const reply = await fetch("api/questions", { method: "POST", headers: { "Content-Type": "application/json", ...headers() }, body: JSON.stringify({ kind, ...question }) });
-    const found = await reply.json();
-    target.replaceChildren(...(reply.ok ? replied(found) : [el("p", { class: "error" }, found.error)]));
-  } catch (error) {
-    target.replaceChildren(el("p", { class: "error" }, `No answer: ${error.message}`));
-  }
-  target.setAttribute("aria-busy", "false");
+  await askInto(target, { kind, ...question }, replied);
   target.scrollIntoView({ block: "nearest" });
 }
 
@@ -413,7 +409,45 @@ function replied(found) {
   return parts;
 }
 
+/** Ask, and show the answer or the error in an element. */
+async function askInto(target, question, drawn) {
+  target.setAttribute("aria-busy", "true");
+  target.replaceChildren(el("p", { class: "hint" }, "Evaluating …"));
+  try {
+    const reply = await fetch("api/questions", { method: "POST", headers: { "Content-Type": "application/json", ...headers() }, body: JSON.stringify(question) });
+    const found = await reply.json();
+    target.replaceChildren(...(reply.ok ? drawn(found) : [el("p", { class: "error" }, found.error)]));
+  } catch (error) {
+    target.replaceChildren(el("p", { class: "error" }, `No answer: ${error.message}`));
+  }
+  target.setAttribute("aria-busy", "false");
+}
+
+function tableOf(heads, rows) {
+  const cell = (text, index) => el("td", { class: heads[index].startsWith("$") ? "number" : null }, text);
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": heads.join(", ") }, el("table", {},
+    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", class: head.startsWith("$") ? "number" : null }, head)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map(cell))))));
+}
+
+function advised(found) {
+  const money = (cost) => [cost.toFixed(3), Math.round(cost * 730).toLocaleString("en")];
+  const today = found.costs[0][1];
+  return [
+    el("p", { class: "summary" }, found.summary),
+    tableOf(["", "$/h", "$/month", "against today"], found.costs.map(([name, cost], index) =>
+      [name, ...money(cost), index && today ? `${Math.round(100 * (cost / today - 1))} %` : ""])),
+    ...(found.obstacles.length ? [el("h3", {}, "Obstacles"), tableOf(["$/h", "$/month", "what prevents it", "what to change"],
+      found.obstacles.map((one) => [...money(one.saving), one.what + (one.afterOthers ? " (once the other changes are made)" : ""), one.change]))] : []),
+    ...found.notes.filter((note) => !note.endsWith(":")).map((note) => el("p", { class: "hint" }, note)),
+    ...(found.nodePoolDiff ? [el("details", {}, el("summary", {}, "The change of the NodePools"), el("pre", {}, found.nodePoolDiff))] : []),
+  ];
+}
+
 // ---- controls
+
+byId("advise").addEventListener("click", () => askInto(byId("advice"), { kind: "advise" }, advised));
+window.addEventListener("resize", () => { if (content && content.page) show(); });
 
 byId("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 byId("kind").addEventListener("change", () => { byId("subject").value = ""; if (content && content.page) subjects(); });

@@ -8,6 +8,7 @@ from datetime import datetime
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import WHEN_EMPTY
 from controller.apis.kubernetes import conditions
+from controller.apis.wording import first_three
 from controller.disruption.budgets import FEWER_ALLOWED, Budgets
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.methods.consolidation.budgeting import first_within
@@ -195,10 +196,9 @@ def _validate(
     left: list[Command] = []
     for command in commands:
         now = [open_[name] for name in sorted(command.names) if name in open_]
-        if not command.whole.names <= open_.keys():
-            rejected |= dict.fromkeys(
-                command.names, "A node of the command is no longer a candidate"
-            )
+        if closed := sorted(command.whole.names - open_.keys()):
+            why = f"The decision was dropped: {first_three(closed)} can no longer be disrupted"
+            rejected |= dict.fromkeys(command.names, why)
         elif budgets.admissible(now) != command.names:
             rejected |= dict.fromkeys(command.names, FEWER_ALLOWED)
         else:
