@@ -148,8 +148,9 @@ def _pool_cause(
     if not losses:
         return (Miss.LABEL,), _invalid_terms(pod_class.signature.spec)
     closest = min(losses, key=lambda loss: loss.distance)
-    reasons = ", ".join(closest.reasons(len(rows)))
-    sentence = f"{with_count(len(rows), 'instance type')}: {reasons}"
+    types = len(np.unique(catalog.type_of_row[rows]))
+    reasons = ", ".join(closest.reasons(types))
+    sentence = f"{with_count(types, 'instance type')}: {reasons}"
     if taint is not None:
         closest.misses.append(Miss.TAINT)
         untolerated = f"the pod does not tolerate taint {taints.text(taint)}"
@@ -175,12 +176,13 @@ def _losses(
     """Return the types that each constraint excludes, in turn; empty if a type is left."""
     losses = _Losses()
     columns = inside.copy()
-    remaining = rows
+    type_of = catalog.type_of_row[catalog.row_of]
+    remaining = np.unique(catalog.type_of_row[rows])
 
     def exclude(met: Mask, miss: Miss, reason: str) -> None:
         nonlocal columns, remaining
         columns = columns & met
-        kept = np.intersect1d(remaining, catalog.row_of[columns])
+        kept = np.intersect1d(remaining, type_of[columns])
         if not (inside & met).any():
             losses.misses.append(miss)
             if miss is not Miss.CAPACITY:  # it may have capacity again

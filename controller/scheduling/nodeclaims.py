@@ -42,12 +42,13 @@ ROUNDING = 1e-12
 class LaunchableTypes:
     """The cheapest column per row that meets a NodeClaim's requirements, cheapest first.
 
-    `columns` marks all columns that meet them. `rows`: catalog rows. `prices`: in $/h. `spot`:
-    which columns are spot. `any_spot`: whether any column that meets the requirements is spot.
-    `capacity`: rows × resources, allocatable capacity.
+    `columns` marks all columns that meet them. `cheapest`: the columns. `rows`: catalog rows.
+    `prices`: in $/h. `spot`: which columns are spot. `any_spot`: whether any column that meets the
+    requirements is spot. `capacity`: rows × resources, allocatable capacity.
     """
 
     columns: Mask
+    cheapest: Indices
     rows: Indices
     prices: Vector
     spot: Mask
@@ -92,9 +93,11 @@ class NodeClaimWriter:
         self._needs: list[Requirements] = []
         self._numbers: dict[tuple[object, ...], int] = {}  # by needs
         self._known_numbers: dict[tuple[object, ...], int] = {}  # by what the needs follow from
-        self._terms: dict[tuple[int, int, frozenset[int], bool], ClaimTerms] = {}
+        self._terms: dict[tuple[object, ...], ClaimTerms] = {}
         self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
-        self._spot = _spot_columns(self.supply.variants.catalog)
+        catalog = self.supply.variants.catalog
+        self._has_split_types = len(np.unique(catalog.type_of_row)) < len(catalog.types)
+        self._spot = _spot_columns(catalog)
         self._greatest = self.supply.headroom.per_row.max(axis=0, initial=0)
 
     def write_all(self, planned: PlannedNode) -> list[NewNode]:
@@ -180,7 +183,9 @@ class NodeClaimWriter:
         """Return the terms of a NodeClaim, and the indices of their types that hold the requests.
 
         If the cheapest offering of these types is not spot, the terms require on-demand, unless the
-        NodePool requires several capacity types.
+        NodePool requires several capacity types. If DaemonSets that run on some offerings of a type
+        leave no room for the pods there, the terms require the cheapest offering's capacity type,
+        and also its zone if that does not exclude those offerings.
         """
         variants = self.supply.variants
         variant = variants.variant_of[planned.node_type]
@@ -191,14 +196,37 @@ class NodeClaimWriter:
             int(variants.reservation_of_variant[variant]),
             self._numbers_of(planned),
         )
-        terms = self._terms_of(*key, on_demand=False)
+        place: tuple[tuple[str, str], ...] = ()
+        terms = self._terms_of(*key, place)
         fitting = _types_holding(terms, size, excluded)
         needs_several = labels.CAPACITY_TYPE in offering_minimums(terms.pool)
         offers_both = terms.launchable.any_spot and not needs_several
         if len(fitting) and offers_both and not terms.launchable.spot[fitting[0]]:
-            terms = self._terms_of(*key, on_demand=True)
+            place = ((labels.CAPACITY_TYPE, labels.ON_DEMAND),)
+            terms = self._terms_of(*key, place)
             fitting = _types_holding(terms, size, excluded)
+        for label in (labels.CAPACITY_TYPE, labels.ZONE):
+            if len(fitting) and self._offers_more(terms.launchable, fitting):
+                place = (*place, (label, self._value(label, terms.launchable.cheapest[fitting[0]])))
+                terms = self._terms_of(*key, place)
+                fitting = _types_holding(terms, size, excluded)
         return terms, fitting
+
+    def _offers_more(self, launchable: LaunchableTypes, fitting: Indices) -> bool:
+        """Whether the fitting types have offerings that meet the requirements and do not fit."""
+        if not self._has_split_types:
+            return False
+        catalog = self.supply.variants.catalog
+        fits = np.zeros(len(catalog.types), dtype=np.bool_)
+        fits[launchable.rows[fitting]] = True
+        beside = np.isin(catalog.type_of_row, catalog.type_of_row[fits]) & ~fits
+        return bool(beside[catalog.row_of[launchable.columns]].any())
+
+    def _value(self, label: str, column: int) -> str:
+        """Return the value of a label that every offering has."""
+        codes = self.supply.variants.catalog.codes[label]
+        values = codes.sets[codes.of_column[column]]
+        return (values.single if values is not None else None) or ""
 
     def _numbers_of(self, planned: PlannedNode) -> frozenset[int]:
         """Return the numbers of the needs of a node's pods; equal needs have equal numbers."""
@@ -232,10 +260,14 @@ class NodeClaimWriter:
         return frozenset(numbers)
 
     def _terms_of(
-        self, pool: int, reservation: int, needs_numbers: frozenset[int], *, on_demand: bool
+        self,
+        pool: int,
+        reservation: int,
+        needs_numbers: frozenset[int],
+        place: tuple[tuple[str, str], ...],
     ) -> ClaimTerms:
-        """Return the common part of NodeClaims with these needs; cached."""
-        key = pool, reservation, needs_numbers, on_demand
+        """Return the common part of NodeClaims with these needs and labels of offerings; cached."""
+        key = pool, reservation, needs_numbers, place
         cached = self._terms.get(key)
         if cached is None:
             template = self.supply.variants.catalog.pools[pool]
@@ -243,8 +275,7 @@ class NodeClaimWriter:
             needs = requirements.conjunction(template.requirements, *needs_of_pods)
             self._restrict_reservation(needs, reservation)
             self._choose_open_labels(needs, template)
-            if on_demand:
-                needs[labels.CAPACITY_TYPE] = one_of(labels.ON_DEMAND)
+            needs |= {label: one_of(value) for label, value in place}
             launchable = self._launchable(pool, needs)
             cached = ClaimTerms(
                 pool=template,
@@ -290,6 +321,7 @@ class NodeClaimWriter:
         cheapest = order[first[rows[order]] == order]
         return LaunchableTypes(
             columns=allowed,
+            cheapest=columns[cheapest],
             rows=rows[cheapest],
             prices=prices[cheapest],
             spot=spot[cheapest],
@@ -303,7 +335,8 @@ class NodeClaimWriter:
         cached = terms.types_by_rows.get(key)
         if cached is None:
             overhead = self.supply.variants.catalog.overhead[listed].min(axis=0)
-            types = tuple(self.supply.variants.catalog.types[row].name for row in listed.tolist())
+            names = (self.supply.variants.catalog.types[row].name for row in listed.tolist())
+            types = tuple(dict.fromkeys(names))
             cached = terms.types_by_rows[key] = (
                 types,
                 self.supply.variants.catalog.axis.amounts(overhead),

@@ -118,6 +118,53 @@ def test_a_daemonset_uses_no_capacity_on_nodes_it_does_not_run_on() -> None:
     expect_nodes(results, 1)
 
 
+PORT = _container("100m", ports=[{"containerPort": 80, "hostPort": 8080}])
+
+
+@pytest.mark.parametrize(
+    ("place", "allowed"),
+    [
+        pytest.param({labels.CAPACITY_TYPE: labels.SPOT}, {"on-demand"}, id="runs on spot"),
+        pytest.param({labels.CAPACITY_TYPE: labels.ON_DEMAND}, {"spot"}, id="runs on on-demand"),
+        pytest.param({labels.ZONE: "zone-a"}, {"zone-b"}, id="runs in the cheapest zone"),
+    ],
+)
+@pytest.mark.parametrize("blocking", ["host port", "CPU"])
+def test_a_daemonset_blocks_only_the_offerings_on_which_it_runs(
+    place: dict[str, str], allowed: set[str], blocking: str
+) -> None:
+    container = PORT if blocking == "host port" else _container("3")
+    daemon = make_daemonset(spec={"containers": [container]}, node_selector=place)
+    (key,) = place
+    offerings = [
+        make_offering(zone, capacity_type, price + 0.01 * (zone != "zone-a"))
+        for zone in ("zone-a", "zone-b")
+        for capacity_type, price in ((labels.SPOT, 0.05), (labels.ON_DEMAND, 0.1))
+    ]
+    types = [make_type("m-4", offerings=offerings)]
+    snapshot = make_snapshot(make_nodepool(), types=types, daemon_sets=(daemon,))
+
+    results = schedule_on(snapshot, [make_pod(spec={"containers": [container]})])
+
+    expect_nodes(results, 1)
+    assert set(values_of(results.new_nodes[0], key)) == allowed
+    assert results.new_nodes[0].instance_types == ("m-4",)
+
+
+def test_offerings_with_and_without_a_daemonset_are_one_type_if_the_pods_fit_on_both() -> None:
+    daemon = make_daemonset(cpu="1", node_selector={labels.CAPACITY_TYPE: labels.SPOT})
+    types = make_types(4, capacity_types=(labels.ON_DEMAND, labels.SPOT))
+    snapshot = make_snapshot(make_nodepool(), types=types, daemon_sets=(daemon,))
+
+    results = schedule_on(snapshot, [make_pod(cpu="1")])
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].instance_types == ("m-4",)
+    assert set(values_of(results.new_nodes[0], labels.CAPACITY_TYPE)) != {"spot"}
+    large = make_pod(cpu="8")
+    expect_unschedulable(schedule_on(snapshot, [large]), large, "1 instance type: 1 too small")
+
+
 @pytest.mark.parametrize(
     "resources",
     [

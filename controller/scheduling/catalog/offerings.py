@@ -76,7 +76,8 @@ class Catalog:
     Rows: `pool_of_row`, `types` and, rows × resources of `axis`, `allocatable` (for pods, without
     the DaemonSets' requests), `capacity` (of the instance) and `overhead` (the DaemonSets'
     requests). `daemon_group` is a row's index into `daemons_of_row`, whose entries are indices into
-    `daemons`.
+    `daemons`. An instance type has a row for each set of DaemonSets that its offerings run in a
+    NodePool; `type_of_row` is equal for these.
 
     Columns: `row_of`, `price` in $/h, `available`, `reservation_of` (index into `reservations`, −1
     for none). A reservation is its ID and the number of instances that it still has.
@@ -86,6 +87,7 @@ class Catalog:
     types: tuple[InstanceType, ...]
     axis: ResourceAxis
     pool_of_row: Indices
+    type_of_row: Indices
     allocatable: Matrix
     capacity: Matrix
     overhead: Matrix
@@ -409,6 +411,7 @@ def _join_blocks(
         types=tuple(instance_type for block in blocks for instance_type in block.table.types),
         axis=axis,
         pool_of_row=pool_of_row,
+        type_of_row=np.arange(len(pool_of_row)),
         allocatable=allocatable,
         capacity=_stack([block.table.capacity for block in blocks], len(axis.names)),
         overhead=np.zeros_like(allocatable),
@@ -465,10 +468,11 @@ def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[st
 
 
 def _with_daemons(without_daemons: Catalog) -> Catalog:
-    """Return the catalog with `allocatable` less the requests of the DaemonSets that may run."""
-    rows = len(without_daemons.pool_of_row)
-    overhead = np.zeros_like(without_daemons.allocatable)
-    runs = np.zeros((rows, len(without_daemons.daemons)), dtype=np.bool_)
+    """Return the catalog with `allocatable` less the requests of the DaemonSets that may run.
+
+    A row of which some offerings run other DaemonSets becomes several, in the order of the rows.
+    """
+    runs = np.zeros((len(without_daemons.row_of), len(without_daemons.daemons)), dtype=np.bool_)
     for index, daemon in enumerate(without_daemons.daemons):
         possible = np.zeros(len(without_daemons.row_of), dtype=np.bool_)
         for alternative in daemon.alternatives:
@@ -476,15 +480,28 @@ def _with_daemons(without_daemons: Catalog) -> Catalog:
         for number, pool in enumerate(without_daemons.pools):
             if untolerated_taint(pool.taints, daemon.tolerations) is not None:
                 possible &= without_daemons.pool_of != number
-        runs[np.unique(without_daemons.row_of[possible]), index] = True
-        overhead[runs[:, index]] += without_daemons.axis.vector(daemon.requests)
-    groups, group_of = np.unique(runs, axis=0, return_inverse=True)
+        runs[:, index] = possible
+    groups, group_of_column = np.unique(runs, axis=0, return_inverse=True)
+    kinds, row_of = np.unique(
+        without_daemons.row_of * max(len(groups), 1) + group_of_column.reshape(-1),
+        return_inverse=True,
+    )
+    row, group = np.divmod(kinds, max(len(groups), 1))
+    requests = without_daemons.axis.vectors(daemon.requests for daemon in without_daemons.daemons)
+    overhead = groups[group] @ np.array(requests).reshape(
+        len(requests), len(without_daemons.axis.names)
+    )
     return replace(
         without_daemons,
-        allocatable=without_daemons.allocatable - overhead,
+        types=tuple(without_daemons.types[index] for index in row.tolist()),
+        pool_of_row=without_daemons.pool_of_row[row],
+        type_of_row=row,
+        allocatable=without_daemons.allocatable[row] - overhead,
+        capacity=without_daemons.capacity[row],
         overhead=overhead,
-        daemons_of_row=tuple(tuple(np.flatnonzero(group).tolist()) for group in groups),
-        daemon_group=group_of.reshape(-1).astype(np.int64),
+        daemons_of_row=tuple(tuple(np.flatnonzero(held).tolist()) for held in groups),
+        daemon_group=group,
+        row_of=row_of.reshape(-1).astype(np.int64),
     )
 
 
