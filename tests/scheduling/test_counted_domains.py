@@ -9,6 +9,7 @@ import pytest
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.pods import Pod
+from controller.constraints.requirements import read
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 from tests.builders import (
@@ -147,6 +148,22 @@ def test_nodes_for_other_pods_avoid_a_zone_that_would_count() -> None:
     expect_scheduled(results)
     expect_skew(results, labels.ZONE, pods, 3, 3)
     assert all("zone-c" not in values_of(node, labels.ZONE) for node in results.new_nodes)
+
+
+def test_nodes_for_other_pods_avoid_such_a_zone_if_some_pods_of_the_spread_stay_pending() -> None:
+    """Pods that are left over count the zones of new nodes; those placed before must, too."""
+    only = {"only": "here"}
+    constraint = spread(WEB, nodeAffinityPolicy="Ignore")
+    pods = web(3, cpu="1", node_selector=only, spreads=[constraint])
+    nodes = [make_node("a", zone="zone-a"), make_node("b", zone="zone-b", cpu="2", labels=only)]
+    runs = make_pod(labels=WEB, node="a")
+    snapshot = make_snapshot(make_nodepool(), nodes=nodes, pods=[runs])
+    other = make_pod(cpu="8")
+
+    results = schedule_on(snapshot, [*pods, other])
+
+    expect_on_existing(results, "b", pods[:2])
+    assert not read(results.new_nodes[0].requirements)[labels.ZONE].has("zone-c")
 
 
 def test_preferences_are_kept_if_a_zone_does_not_count() -> None:

@@ -89,7 +89,7 @@ class Domains:
             (
                 self._tallies[group.index],
                 group in eligibility.counted,
-                self._universe(pending, group),
+                self._universe(pending, group, self._opening),
             )
             for group in eligibility.owned
             if not group.per_node
@@ -108,16 +108,18 @@ class Domains:
     def _tallies_of(self, groups: Iterable[TopologyGroup]) -> tuple[TopologyTally, ...]:
         return tuple(self._tallies[group.index] for group in groups)
 
-    def _universe(self, pending: PendingGroup, group: TopologyGroup) -> tuple[str, ...]:
+    def _universe(
+        self, pending: PendingGroup, group: TopologyGroup, opening: Mask | None
+    ) -> tuple[str, ...]:
         """Return the domains whose counts a spread compares, sorted.
 
-        These are the domains of existing nodes and of nodes that can be launched for the pods now.
-        After `restrict`, they are those of existing nodes and of variants in `opening`.
+        These are the domains of existing nodes and of nodes that can be launched for the pods now;
+        with `opening`, those of existing nodes and of its variants.
         """
         if group.type is not TopologyType.SPREAD:
             return ()
-        if self._opening is not None:
-            mask = self._counted_variants(pending.eligibility, group, self._opening)
+        if opening is not None:
+            mask = self._counted_variants(pending.eligibility, group, opening)
             domains = self._launch_options.values(group.key, mask)
         else:
             mask = self.reach(pending)
@@ -181,10 +183,12 @@ class Domains:
         """
         found: dict[TopologyGroup, set[str]] = {}
         for pending in self._stating.values():
-            for tally, own, universe in self.rules(pending).owned:
+            for tally, own, _ in self.rules(pending).owned:
                 group = tally.group
                 if group.type is not TopologyType.SPREAD or not group.hard:
                     continue
+                # Pods that were placed before `restrict` did not compare the domains in `opening`.
+                universe = self._universe(pending, group, None)
                 counted = self._counted_variants(pending.eligibility, group, opened)
                 new = set(self._launch_options.values(group.key, counted)).difference(universe)
                 if new and is_broken(tally, own, (*universe, *new)):
