@@ -121,16 +121,12 @@ def karpenter_hashes(objects: Iterable[Mapping[str, Any]], *, ca_bundle: str) ->
 
 
 def module_file(path: str, progress: Progress = SILENCE) -> Path:
-    """Return the path of a file of Karpenter's Go module in the module cache."""
+    """Return the path of a file of Karpenter's Go module, which is downloaded if necessary."""
     go = binaries.find_go(cache_directory(), MODULE, progress=progress)
-    folder = subprocess.run(
-        [go, "list", "-m", "-f", "{{.Dir}}", KARPENTER],
-        cwd=MODULE,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    return Path(folder) / path
+    downloaded = subprocess.run(
+        [go, "mod", "download", "-json", KARPENTER], cwd=MODULE, capture_output=True, check=True
+    ).stdout
+    return Path(json.loads(downloaded)["Dir"]) / path
 
 
 def karpenter(world: Path, *, repeat: int = 1, limit: float | None = None) -> Answered:
