@@ -31,12 +31,7 @@ from controller.scheduling.pods.groups import PendingGroup
 from controller.scheduling.pods.nodeaffinity import contradiction, malformation
 from controller.scheduling.pods.preferences import PodConstraints
 from controller.scheduling.pods.volumes import SHARED_CLAIM, alternatives_text
-from controller.scheduling.results import (
-    MAX_REASONS,
-    NO_CAPACITY,
-    about_pool,
-    limit_reached,
-)
+from controller.scheduling.results import MAX_REASONS, CauseKind, PoolCause
 from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyType
 
 OFFERING_LABELS = (labels.ZONE, labels.CAPACITY_TYPE)
@@ -83,12 +78,13 @@ class Miss(IntEnum):
 class _Losses:
     """The types that each constraint excludes.
 
-    * `counts`: how many types a constraint excludes after those before it, and the reason.
+    * `counts`: how many types a constraint excludes after those before it, the reason, and the miss
+      that it is if it excludes all types.
     * `unmet`: the reasons of the constraints that no type meets, except missing capacity.
     * `misses`: the constraints that exclude all types by themselves.
     """
 
-    counts: list[tuple[int, str]] = field(default_factory=list)
+    counts: list[tuple[int, str, Miss]] = field(default_factory=list)
     unmet: list[str] = field(default_factory=list)
     misses: list[Miss] = field(default_factory=list)
 
@@ -100,8 +96,17 @@ class _Losses:
         """
         if self.unmet:
             return [f"{number} {reason}" for reason in self.unmet[:MAX_REASONS]]
-        counts = sorted(self.counts, key=lambda item: (-item[0], item[1]))
-        return [f"{count} {reason}" for count, reason in counts[:MAX_REASONS]]
+        return [f"{count} {reason}" for count, reason, _ in self._largest]
+
+    @property
+    def kind(self) -> CauseKind:
+        """Whether the reasons include missing capacity, which may come back by itself."""
+        is_missed = not self.unmet and any(miss is Miss.CAPACITY for *_, miss in self._largest)
+        return CauseKind.CAPACITY if is_missed else CauseKind.EXCLUDED
+
+    @property
+    def _largest(self) -> list[tuple[int, str, Miss]]:
+        return sorted(self.counts, key=lambda item: (-item[0], item[1]))[:MAX_REASONS]
 
     @property
     def distance(self) -> tuple[Miss, ...]:
@@ -119,34 +124,36 @@ def pool_causes(
         return ("no NodePool is ready",)
     causes = []
     for number, pool in enumerate(catalog.pools):
-        distance, sentence = _pool_cause(catalog, number, pod_class, constraints)
+        distance, sentence, kind = _pool_cause(catalog, number, pod_class, constraints)
         if sentence:
-            causes.append((distance, about_pool(pool.name, sentence)))
+            causes.append((distance, PoolCause.of(pool.name, sentence, kind)))
     causes.sort(key=lambda cause: cause[0])
-    return tuple(sentence for _, sentence in causes)
+    return tuple(cause for _, cause in causes)
 
 
 def _pool_cause(
     catalog: Catalog, number: int, pod_class: PodClass, constraints: PodConstraints
-) -> tuple[tuple[Miss, ...], str]:
-    """Return the distance of a NodePool from holding such a pod, and why; empty if it can hold it.
+) -> tuple[tuple[Miss, ...], str, CauseKind]:
+    """Return the distance of a NodePool from holding such a pod, why, and the kind of the cause.
 
+    The sentence is empty if the NodePool can hold the pod.
     `number` is the index of the NodePool in the catalog.
     """
     pool = catalog.pools[number]
     if pool.contradiction:
-        return (Miss.LABEL,), pool.contradiction
+        return (Miss.LABEL,), pool.contradiction, CauseKind.EXCLUDED
     taint = taints.untolerated_taint(pool.taints, constraints.tolerations)
     inside = catalog.pool_of == number
     rows = np.unique(catalog.row_of[inside])
     if not len(rows):
-        return (Miss.TAINT,), "no instance type meets the NodePool's requirements"
+        none = "no instance type meets the NodePool's requirements"
+        return (Miss.TAINT,), none, CauseKind.EXCLUDED
     losses = [
         _losses(catalog, inside, rows, pod_class, alternative)
         for alternative in constraints.alternatives
     ]
     if not losses:
-        return (Miss.LABEL,), _invalid_terms(pod_class.signature.spec)
+        return (Miss.LABEL,), _invalid_terms(pod_class.signature.spec), CauseKind.EXCLUDED
     closest = min(losses, key=lambda loss: loss.distance)
     types = len(np.unique(catalog.type_of_row[rows]))
     reasons = ", ".join(closest.reasons(types))
@@ -154,10 +161,11 @@ def _pool_cause(
     if taint is not None:
         closest.misses.append(Miss.TAINT)
         untolerated = f"the pod does not tolerate taint {taints.text(taint)}"
-        return closest.distance, f"{untolerated}, and {sentence}" if closest.unmet else untolerated
+        sentence = f"{untolerated}, and {sentence}" if closest.unmet else untolerated
+        return closest.distance, sentence, CauseKind.EXCLUDED
     if not all(loss.counts or loss.unmet for loss in losses):
-        return (), ""
-    return closest.distance, sentence
+        return (), "", CauseKind.EXCLUDED
+    return closest.distance, sentence, closest.kind
 
 
 def _invalid_terms(spec: PodSpec) -> str:
@@ -188,7 +196,7 @@ def _losses(
             if miss is not Miss.CAPACITY:  # it may have capacity again
                 losses.unmet.append(reason)
         if len(kept) < len(remaining):
-            losses.counts.append((len(remaining) - len(kept), reason))
+            losses.counts.append((len(remaining) - len(kept), reason, miss))
         remaining = kept
 
     for key in sorted(needed, key=_label_rank):
@@ -271,7 +279,7 @@ def _correction(catalog: Catalog, key: str, allowed: ValueSet) -> str:
 
 def _no_capacity(needed: Requirements) -> str:
     domains = [text(needed[key], bare=True) for key in OFFERING_LABELS if key in needed]
-    return f"{NO_CAPACITY} in {' '.join(domains)}" if domains else f"{NO_CAPACITY} now"
+    return f"without capacity {'in ' + ' '.join(domains) if domains else 'now'}"
 
 
 def _full_reservations(catalog: Catalog, columns: Mask) -> str:
@@ -427,7 +435,7 @@ class PlacementCauses:
                 f"minValues requires {unmet.least} values of {unmet.key}, and the pod allows only "
                 f"{len(unmet.allowed)}: {allowed}"
             )
-        return tuple(about_pool(pools[number].name, causes[number]) for number in sorted(causes))
+        return tuple(PoolCause.of(pools[number].name, causes[number]) for number in sorted(causes))
 
     def _used_ports(self, pending: PendingGroup) -> tuple[str, ...]:
         """Return a cause if DaemonSets use a host port of such pods on every possible node."""
@@ -472,5 +480,6 @@ class PlacementCauses:
             if np.isfinite(least) and left[index] < least:
                 most = limits[pool][name]
                 used = format_quantity(most - int(left[index]), name)
-                reached.append(limit_reached(pool, name, used, format_quantity(most, name)))
+                why = f"limit of {name} reached ({used} of {format_quantity(most, name)} in use)"
+                reached.append(PoolCause.of(pool, why, CauseKind.LIMIT))
         return tuple(reached)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.resources import Resources
@@ -13,32 +13,35 @@ MAX_REASONS = 3
 """The maximum number of reasons in a cause about a NodePool, so that events stay readable."""
 
 
-NO_CAPACITY = "without capacity"
-"""Of instance types: EC2 has no capacity now, or a quota of the account is reached."""
+class CauseKind(Enum):
+    """Why a NodePool launches no node for a pod."""
 
-_ABOUT_POOL = re.compile(r"NodePool (\S+): ")
-_LIMIT = re.compile(r"NodePool \S+: limit of \S+ reached\b.*")
+    EXCLUDED = "excluded"
+    """It cannot hold the pod, until a user changes one of them."""
 
+    CAPACITY = "capacity"
+    """EC2 has no capacity for its instance types now, or a quota of the account is reached."""
 
-def about_pool(node_pool: str, why: str) -> str:
-    """Return the cause that says why a NodePool launches no node for a pod."""
-    return f"NodePool {node_pool}: {why}"
-
-
-def limit_reached(node_pool: str, resource: str, used: str, limit: str) -> str:
-    """Return the cause that a NodePool has no node left within its limit of a resource."""
-    return about_pool(node_pool, f"limit of {resource} reached ({used} of {limit} in use)")
+    LIMIT = "limit"
+    """It has reached a limit."""
 
 
-def pool_of(cause: str) -> str:
-    """Return the name of the NodePool in a cause; empty if it is about the pod or all NodePools."""
-    named = _ABOUT_POOL.match(cause)
-    return named[1] if named else ""
+class PoolCause(str):
+    """The sentence why a NodePool launches no node for a pod, with the NodePool and the kind.
 
+    Other causes are about the pod, or about all NodePools. They are plain sentences.
+    """
 
-def is_limit(cause: str) -> bool:
-    """Whether the cause says that a NodePool has reached a limit."""
-    return _LIMIT.fullmatch(cause) is not None
+    __slots__ = ("kind", "node_pool")
+    node_pool: str
+    kind: CauseKind
+
+    @classmethod
+    def of(cls, node_pool: str, why: str, kind: CauseKind = CauseKind.EXCLUDED) -> PoolCause:
+        """Return the cause that says why a NodePool launches no node for a pod."""
+        cause = cls(f"NodePool {node_pool}: {why}")
+        cause.node_pool, cause.kind = node_pool, kind
+        return cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from controller.apis.kubernetes.taints import Requirement, Toleration
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.provisioning.unplaced import Unplaced
-from controller.scheduling.results import Results
+from controller.scheduling.results import CauseKind, PoolCause, Results
 from controller.scheduling.settings import BEST_EFFORT, STRICT, Settings
 from controller.state.snapshot import Snapshot
 from tests.builders import (
@@ -420,6 +420,7 @@ async def test_a_pool_that_would_hold_the_pod_if_it_were_ready_is_reported_first
 
 
 QUOTA = "the account's quota of Standard instances, on-demand, leaves less than 32 vCPUs"
+AT_LIMIT = PoolCause.of("default", "limit of cpu reached (4 of 4 in use)", CauseKind.LIMIT)
 SHIFT = "ARC has shifted traffic away from us-west-2a (usw2-az1)"
 
 
@@ -515,8 +516,7 @@ def test_a_zonal_shift_is_reported_if_it_excludes_the_pods_zone() -> None:
     spec = make_pod("web").spec
 
     assert unplaced.message(spec, (spread,)) == f"{spread}; EC2NodeClass default: {SHIFT}"
-    limit = "NodePool default: limit of cpu reached (4 of 4 in use)"
-    assert unplaced.message(spec, (limit,)) == limit
+    assert unplaced.message(spec, (AT_LIMIT,)) == AT_LIMIT
 
 
 def not_ready(name: str, **options: Any) -> NodePool:
@@ -530,7 +530,8 @@ def not_ready(name: str, **options: Any) -> NodePool:
 def test_the_nodepool_that_a_pod_asks_for_comes_first_if_it_is_not_ready() -> None:
     pools = [make_nodepool(), not_ready("t1", labels={"team": "t1"}), not_ready("t2")]
     spec = make_pod("web", node_selector={"team": "t1"}).spec
-    other = "NodePool default: 7 instance types: 7 excluded by the pod's requirement team In [t1]"
+    why = "7 instance types: 7 excluded by the pod's requirement team In [t1]"
+    other = PoolCause.of("default", why)
 
     causes = Unplaced(pools, []).in_order(spec, (other,), met=("the last attempt",))
 
@@ -544,7 +545,8 @@ def test_a_nodepool_that_is_not_ready_hides_no_typo_in_a_label_that_it_does_not_
     zones = Requirement(key=labels.ZONE, operator="In", values=["zone-a"])
     pools = [make_nodepool(requirements=[zones]), not_ready("t1")]
     spec = make_pod("web", node_selector={labels.ZONE: "zone-x"}).spec
-    typo = "NodePool default: 7 instance types: 7 excluded by the pod's requirement zone In [x]"
+    why = "7 instance types: 7 excluded by the pod's requirement zone In [x]"
+    typo = PoolCause.of("default", why)
 
     assert typo in Unplaced(pools, []).in_order(spec, (typo,))
 
@@ -552,13 +554,11 @@ def test_a_nodepool_that_is_not_ready_hides_no_typo_in_a_label_that_it_does_not_
 def test_a_nodepool_that_is_not_ready_comes_after_those_that_are_for_a_pod_without_selector() -> (
     None
 ):
-    limit = "NodePool default: limit of cpu reached (4 of 4 in use)"
-
     causes = Unplaced([make_nodepool(), not_ready("t2")], []).in_order(
-        make_pod("web").spec, (limit,), met=(limit,)
+        make_pod("web").spec, (AT_LIMIT,), met=(str(AT_LIMIT),)
     )
 
-    assert causes[0] == limit
+    assert causes[0] == AT_LIMIT
     assert causes[1].startswith("NodePool t2 is not ready")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
@@ -11,6 +12,7 @@ from controller.apis import labels as names
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
+from controller.scheduling.results import CauseKind, PoolCause
 from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
 from tests.builders import (
@@ -182,6 +184,23 @@ def test_a_pool_without_capacity_is_reported_before_pools_that_cannot_hold_the_p
 
     assert first == "NodePool meant: 1 instance type: 1 without capacity now"
     assert second.startswith("NodePool small: 1 instance type: 1 too small for cpu 2")
+
+
+def test_a_cause_names_its_pool_and_its_kind_also_in_another_process() -> None:
+    sold_out = make_offering("zone-a", names.ON_DEMAND, 1.0, available=False)
+    types = {
+        "gone": (make_type("g-0", capacity={GPU: "1"}, offerings=[sold_out]),),
+        "full": GPU_TYPES,
+    }
+    pools = make_nodepool("gone"), make_nodepool("full", limits={"cpu": "1"})
+
+    found = causes_of(make_pod(requests={GPU: "1"}), world(*pools, types=types))
+
+    causes = [one for one in pickle.loads(pickle.dumps(found)) if isinstance(one, PoolCause)]
+    kinds = {one.node_pool: one.kind for one in causes}
+    assert kinds["full"] is CauseKind.LIMIT
+    assert kinds["gone"] is CauseKind.CAPACITY
+    assert kinds["team-0"] is CauseKind.EXCLUDED
 
 
 def test_a_pool_at_its_limit_is_reported_before_pools_that_cannot_hold_the_pod() -> None:

@@ -40,7 +40,7 @@ from controller.reconcilers.provisioning.nomination import MOST_NAMED
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.scheduling.dra.claims import missing_claim
-from controller.scheduling.results import NewNode, Results, about_pool
+from controller.scheduling.results import NewNode, PoolCause, Results
 from controller.scheduling.settings import STRICT
 from controller.state.pendingpods import MAX_UNTRIED_AGE
 from controller.state.snapshot import Snapshot, with_promised_capacity
@@ -412,7 +412,7 @@ class Provisioner(PortUser, ExpectedPods):
         ]
         for node, outcome in zip(results.new_nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
-                why = about_pool(node.node_pool, f"error creating NodeClaim: {outcome}")
+                why = PoolCause.of(node.node_pool, f"error creating NodeClaim: {outcome}")
                 unplaced += [(pod, why) for pod in _existing_pods(pods, node.pods)]
         return unplaced
 

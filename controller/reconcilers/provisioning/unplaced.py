@@ -33,7 +33,7 @@ from controller.constraints.requirements import (
 )
 from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated_taint
 from controller.scheduling.pods.nodeaffinity import required_alternatives
-from controller.scheduling.results import NO_CAPACITY, is_limit, pool_of
+from controller.scheduling.results import CauseKind, PoolCause
 
 NOT_CAUSES = ("Ready", NODE_REGISTRATION_HEALTHY)
 """Conditions of a NodePool that are not causes: the summary, and one that it does not include."""
@@ -97,7 +97,11 @@ class Unplaced:
         near, far = self._by_distance(spec, causes)
         named = [lack for pool, lack in self._unready if _is_named(pool, spec)]
         if named and any(p.metadata.name not in holding for p in self.pools):
-            others = [cause for cause in far if pool_of(cause) in {"", *holding}]
+            others = [
+                cause
+                for cause in far
+                if not isinstance(cause, PoolCause) or cause.node_pool in holding
+            ]
             return tuple(dict.fromkeys((*named, *met, *near, *others)))
         last = [lack for _, lack in self._unready]
         found = dict.fromkeys((*met, *near, *asked, *far, *last))
@@ -111,21 +115,23 @@ class Unplaced:
         """
         if any(_could_hold(pool, spec) for pool, _ in self._unready):
             return False
-        lasting = {pool_of(c) for c in causes if not is_limit(c) and NO_CAPACITY not in c}
+        about = [cause for cause in causes if isinstance(cause, PoolCause)]
+        lasting = {cause.node_pool for cause in about if cause.kind is CauseKind.EXCLUDED}
         unready = {pool.metadata.name for pool, _ in self._unready}
         offered = {p.metadata.name for p in self.pools if _launches_for_pods(p)} - unready
         return bool(offered) and offered <= lasting
 
     def _by_distance(self, spec: PodSpec, causes: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the causes of NodePools that accept the pod, and of those that cannot hold it."""
-        impossible = [cause for cause in causes if pool_of(cause) and not is_limit(cause)]
+        about = [cause for cause in causes if isinstance(cause, PoolCause)]
+        impossible = [cause for cause in about if cause.kind is not CauseKind.LIMIT]
         near = [cause for cause in causes if cause not in impossible]
         near += self._refusals(self._unnamed_pools(spec, causes))
         far: list[str] = []
         for cause in impossible:
             far.append(cause)
-            if NO_CAPACITY in cause:
-                far += self._refusals([pool_of(cause)])
+            if cause.kind is CauseKind.CAPACITY:
+                far += self._refusals([cause.node_pool])
         return near, far
 
     def _unnamed_pools(self, spec: PodSpec, causes: Sequence[str]) -> list[str]:
@@ -134,7 +140,7 @@ class Unplaced:
         The pod cannot use them because of a topology domain or a volume. If its zone gets no nodes,
         a condition of the EC2NodeClass has the reason.
         """
-        named = {pool_of(cause) for cause in causes}
+        named = {cause.node_pool for cause in causes if isinstance(cause, PoolCause)}
         named |= {pool.metadata.name for pool, _ in self._unready}
         return [
             pool.metadata.name

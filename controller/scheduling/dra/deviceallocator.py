@@ -16,7 +16,7 @@ from controller.scheduling.dra.claims import DeviceClaims
 from controller.scheduling.dra.nodes import DeviceNodes
 from controller.scheduling.pods.devicerequests import DeviceRequests
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.results import MAX_REASONS, about_pool
+from controller.scheduling.results import MAX_REASONS, PoolCause
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
@@ -119,7 +119,7 @@ class DeviceAllocator:
                 ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
                 listed = ", ".join(f"{count} {reason}" for reason, count in ranked)
                 types = with_count(len(rows), "instance type")
-                causes.append(about_pool(pool.name, f"{types}: {listed}"))
+                causes.append(PoolCause.of(pool.name, f"{types}: {listed}"))
         for key in device_requests.common:
             location = self.claims.shared_claim_locations.get(key)
             if location is not None:
