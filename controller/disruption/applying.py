@@ -81,16 +81,14 @@ def replace_nodes(
     for node in snapshot.nodes:
         if node.name in gone:
             types = with_left(types, node.labels.get(labels.RESERVATION_ID, ""), 1)
+    there = snapshot.fork(gone=gone, bound=node_of)
     pods = tuple(
-        _with_start_time(bound_copy(pod, node_of[pod.key]), problem.now)
-        if pod.key in node_of
-        else pod
-        for pod in snapshot.pods
-        if pod.key in node_of or pod.spec.node_name not in gone
+        _with_start_time(pod, problem.now) if pod.key in node_of else pod for pod in there.pods
     )
-    nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
     daemon_pods = _daemon_pods(snapshot, made) if made else ()
-    there = replace(snapshot, nodes=nodes, pods=(*pods, *daemon_pods), instance_types=types)
+    there = replace(
+        there, nodes=(*there.nodes, *made), pods=(*pods, *daemon_pods), instance_types=types
+    )
     after = replace(problem, snapshot=there)
     unbound = [
         bound_copy(pod, "")

@@ -113,11 +113,7 @@ class DisruptionProblem:
 
     def without(self, names: Collection[str]) -> DisruptionProblem:
         """Return the problem with these nodes marked as being deleted."""
-        nodes = tuple(
-            replace(node, deleting=True) if node.name in names else node
-            for node in self.snapshot.nodes
-        )
-        return replace(self, snapshot=replace(self.snapshot, nodes=nodes))
+        return replace(self, snapshot=self.snapshot.fork(closed=names))
 
     def with_pods(self, keys: Collection[str], changed: PodChange) -> DisruptionProblem:
         """Return the problem in which these running pods are changed."""

@@ -127,9 +127,6 @@ class Simulation:
         if self._snapshot.instance_types is not problem.snapshot.instance_types:
             self.catalog = encoded(self._snapshot)
         self._not_consolidatable = not_yet_consolidatable(problem)
-        self._pods_by_node: dict[str, list[Pod]] = {}
-        for pod in self._snapshot.pods:
-            self._pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
 
     @property
     def placed(self) -> DisruptionProblem:
@@ -187,12 +184,13 @@ class Simulation:
         `kept`, for which the nodes reserve capacity. `closed` nodes receive none. `types` are the
         instance types then, if changed.
         """
-        world = self._snapshot_without(gone, closed)
+        world = self._snapshot.fork(
+            gone=gone,
+            closed=self._snapshot.uninitialized.union(closed),
+            unbound={pod.key for pod in restarting},
+        )
         if types is not None:
             world = replace(world, instance_types=types)
-        if restarting:
-            keys = {pod.key for pod in restarting}
-            world = replace(world, pods=tuple(pod for pod in world.pods if pod.key not in keys))
         results = schedule(
             [*self._moving_pods(gone), *restarting, *kept],
             snapshot=world,
@@ -273,20 +271,17 @@ class Simulation:
 
         It has no existing node with capacity, and only the pods that a topology rule may count.
         """
-        gone = frozenset(leaving)
-        nodes = tuple(
-            replace(node, deleting=True) for node in self._snapshot.nodes if node.name not in gone
+        moving = (pod.key for pod in self._moving_pods(leaving))
+        world = self._snapshot.fork(
+            gone=leaving,
+            closed={node.name for node in self._snapshot.nodes},
+            bound={key: destinations[key] for key in moving if key in destinations},
         )
-        counts = any(map(_has_topology_rules, rest))
-        staying = [pod for pod in self._snapshot.pods if pod.spec.node_name not in gone]
-        moved = [pod for pod in self._moving_pods(gone) if pod.key in destinations]
+        if any(map(_has_topology_rules, rest)):
+            return world
         # Without rules of their own, the pods to schedule are affected only by the anti-affinity of
         # others.
-        if not counts:
-            staying = [pod for pod in staying if _has_anti_affinity(pod)]
-            moved = [pod for pod in moved if _has_anti_affinity(pod)]
-        there = [bound_copy(pod, destinations[pod.key]) for pod in moved]
-        return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
+        return replace(world, pods=tuple(pod for pod in world.pods if _has_anti_affinity(pod)))
 
     def have_topology_rules(self, leaving: Collection[str], keys: Collection[str]) -> bool:
         """Return whether one of these pods, by key, has a topology rule.
@@ -317,7 +312,7 @@ class Simulation:
         """Return a lower bound, in $/h, on the cost of any placement of these candidates' pods."""
         return least_cost(
             self._moving_pods(names),
-            snapshot=self._snapshot_without(frozenset(names)),
+            snapshot=self._snapshot.without(names),
             settings=self._problem.scheduling,
             catalog=self.catalog,
             expired=self._expired,
@@ -325,23 +320,6 @@ class Simulation:
 
     def _moving_pods(self, names: Collection[str]) -> list[Pod]:
         return [pod for name in sorted(names) for pod in self._candidates[name].moving]
-
-    def _snapshot_without(
-        self, gone: frozenset[str], closed: Collection[str] = NO_NODES
-    ) -> Snapshot:
-        """Return the snapshot without the `gone` nodes, in which `closed` nodes receive no pods."""
-        nodes = tuple(
-            node if node.initialized and node.name not in closed else replace(node, deleting=True)
-            for node in self._snapshot.nodes
-            if node.name not in gone
-        )
-        pods = tuple(
-            pod
-            for name, running in self._pods_by_node.items()
-            if name not in gone
-            for pod in running
-        )
-        return replace(self._snapshot, nodes=nodes, pods=pods)
 
     def _with_pending_bound(
         self, snapshot: Snapshot, pending: Sequence[Pod], stranded: Sequence[Pod]

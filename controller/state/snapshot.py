@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import devices, workloads
@@ -48,17 +49,46 @@ class Snapshot:
         """Return the snapshot without these nodes and their pods.
 
         Their daemon pods stay: they tell what such a pod requests after admission. Other nodes that
-        are not initialized are marked as being deleted, so that they get no pods.
+        are not initialized get no pods.
         """
+        left = self.fork(gone=names, closed=self.uninitialized)
+        gone = (pod for pod in self.pods if pod.spec.node_name in names)
+        return replace(left, pods=(*left.pods, *(pod for pod in gone if is_daemon(pod))))
+
+    @property
+    def uninitialized(self) -> frozenset[str]:
+        """The names of the nodes that are not initialized."""
+        return frozenset(node.name for node in self.nodes if not node.initialized)
+
+    def fork(
+        self,
+        *,
+        gone: Collection[str] = (),
+        closed: Collection[str] = (),
+        unbound: Collection[str] = (),
+        bound: Mapping[str, str] = MappingProxyType({}),
+    ) -> Snapshot:
+        """Return the snapshot in which nodes and pods have changed.
+
+        `gone` are the names of nodes that are removed with their pods, `closed` those of nodes that
+        are being deleted, so that they get no pods. `bound` maps the keys of pods to the nodes that
+        they run on now. `unbound` are the keys of pods that are left out.
+        """
+        gone, closed = frozenset(gone), frozenset(closed)
         return replace(
             self,
             nodes=tuple(
-                node if node.initialized else replace(node, deleting=True)
+                replace(node, deleting=True) if node.name in closed else node
                 for node in self.nodes
-                if node.name not in names
+                if node.name not in gone
             ),
             pods=tuple(
-                pod for pod in self.pods if pod.spec.node_name not in names or is_daemon(pod)
+                with_fields(pod, "spec", node_name=bound[pod.key])
+                if bound and pod.key in bound
+                else pod
+                for pod in self.pods
+                if (bound and pod.key in bound)
+                or (pod.spec.node_name not in gone and not (unbound and pod.key in unbound))
             ),
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -124,12 +124,7 @@ class Resizing(PortUser):
     async def _stranded_pod(self, chosen: Sequence[Pod], node: Node, snapshot: Snapshot) -> str:
         """Return one of the pods that no other node could hold, with the cause; empty if none."""
         leaving = {pod.key for pod in chosen}
-        nodes = tuple(
-            replace(state, deleting=True) if state.name == node.metadata.name else state
-            for state in snapshot.nodes
-        )
-        pods = tuple(pod for pod in snapshot.pods if pod.key not in leaving)
-        world = replace(snapshot, nodes=nodes, pods=pods)
+        world = snapshot.fork(closed={node.metadata.name}, unbound=leaving)
         results = await self.solve([*self.cluster.pending_pods(), *chosen], world)
         return next(
             (
