@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.gate import __main__ as gate
-from bench.gate.answers import Answer
+from bench.gate.answers import CHECKOUT, Answer
 from bench.gate.comparison import Answers, Row, broken_rules, table
 
 BEFORE = {
@@ -87,7 +87,7 @@ def test_the_table_counts_identical_answers() -> None:
 
 @pytest.mark.process
 def test_a_checkout_answers_in_a_process_of_its_own() -> None:
-    answers = gate.answers_of(gate.CHECKOUT, "recorded", full=False)
+    answers = gate.answers_of(CHECKOUT, "recorded", full=False)
 
     assert answers["docs/world.json"].placed == 3
     assert answers["docs/world.json"].cpu > 0
@@ -99,7 +99,7 @@ def test_another_commit_is_checked_out_and_removed() -> None:
         assert (other / "bench").is_dir()
     listed = subprocess.run(
         ["git", "worktree", "list"],
-        cwd=gate.CHECKOUT,
+        cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
