@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from bench.arguments import make_parser
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PARTS = ("bench", "controller", "crds", "docs", "infra", "testbed", "tests")
@@ -30,6 +33,33 @@ class Mutation:
 
 class MutationFailedError(RuntimeError):
     """The line to break does not occur exactly once."""
+
+
+Kind = TypeVar("Kind", bound=Mutation)
+
+
+def try_each(
+    program: str,
+    description: str | None,
+    mutations: Iterable[Kind],
+    evidence: Callable[[Path, Kind], str],
+    argv: Sequence[str],
+) -> int:
+    """Print a table of the mutations and what reveals them; return the exit code of a program.
+
+    `evidence` breaks the copy of the checkout, restores it, and returns what reveals the mutation,
+    or an empty string. The program's option `--only` chooses mutations by their names.
+    """
+    parser = make_parser(program, description)
+    parser.add_argument("--only", default="", help="only mutations whose name contains this")
+    options = parser.parse_args(argv)
+    missed = 0
+    with copied() as copy:
+        for mutation in (mutation for mutation in mutations if options.only in mutation.name):
+            seen = evidence(copy, mutation)
+            missed += not seen
+            print(f"| {mutation.name} | `{mutation.file}` | {seen or 'NOT FOUND'} |", flush=True)
+    return 1 if missed else 0
 
 
 @contextlib.contextmanager

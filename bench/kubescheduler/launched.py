@@ -38,7 +38,8 @@ def world(seed: int, judge: KubeScheduler) -> World:
 
 def features(seed: int) -> tuple[str, ...]:
     """Return what the world of a seed is about."""
-    return parity.features(seed // 2) if seed % 2 == 0 else generated.features(seed // 2)
+    half = seed // 2
+    return parity.features(half) if seed % 2 == 0 else generated.features_of_crowd(half)
 
 
 def differences(world: World, judge: KubeScheduler) -> Iterator[str]:

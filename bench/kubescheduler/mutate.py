@@ -16,72 +16,82 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.arguments import make_parser
 from bench.parity import mutate
-from tests.mutations import Mutation, MutationFailedError, broken, copied
+from bench.parity.mutate import EngineMutation
+from tests.mutations import MutationFailedError, broken, try_each
 
 SCHEDULING = "controller/scheduling"
 
-MUTATIONS: tuple[Mutation, ...] = (
-    Mutation(
+MUTATIONS: tuple[EngineMutation, ...] = (
+    EngineMutation(
         "an empty selector of a spread counts all pods",
         f"{SCHEDULING}/topology/groups.py",
         "if selectors.is_empty(selector):",
         "if False:",
+        "spread,spread_over_some_nodes",
     ),
-    Mutation(
+    EngineMutation(
         "a node over its capacity takes no pods",
         f"{SCHEDULING}/nodes/existing.py",
         "needed = requests > 0",
         "needed = requests >= 0",
+        "best_effort,tight",
     ),
-    Mutation(
+    EngineMutation(
         "pods that share a node ignore rules about zones",
         f"{SCHEDULING}/topology/spread.py",
         "while counted < most and admits(pins, rules):",
         "while counted < most:",
+        "spread,pod_affinity,zone_spread",
     ),
-    Mutation(
+    EngineMutation(
         "ended pods use capacity",
         f"{SCHEDULING}/nodes/existing.py",
         "if index is None or is_terminal(pod):",
         "if index is None:",
+        "ended_pods",
     ),
-    Mutation(
+    EngineMutation(
         "cordoned nodes take pods",
         f"{SCHEDULING}/nodes/existing.py",
         "if not node.spec.unschedulable and not lifecycle_event(node):",
         "if True:",
+        "unready_nodes",
     ),
-    Mutation(
+    EngineMutation(
         "an expression on the name of a node is not read",
         f"{SCHEDULING}/pods/nodeaffinity.py",
         "return [*term.match_expressions, *names]",
         "return [*term.match_expressions]",
+        "node_affinity",
     ),
-    Mutation(
+    EngineMutation(
         "a new node has no hostname",
         f"{SCHEDULING}/catalog/offerings.py",
         "{**labels.LIFECYCLE, labels.HOSTNAME: NEW_NAME}",
         "{**labels.LIFECYCLE}",
+        "companions",
     ),
-    Mutation(
+    EngineMutation(
         "one pod need not match all affinity terms",
         f"{SCHEDULING}/topology/groups.py",
         "selector=selectors.conjunction([_selector_of(term, own_labels) for term in terms]),",
         "selector=_selector_of(terms[0], own_labels),",
+        "affinity,both_affinities",
     ),
-    Mutation(
+    EngineMutation(
         "every node meets the taints policy of a spread",
         f"{SCHEDULING}/topology/groups.py",
         'honors_taints = constraint.node_taints_policy == "Honor"',
         "honors_taints = False",
+        "spread_of_replicas,spread_over_some_nodes",
     ),
-    Mutation(
+    EngineMutation(
         "spreads count pods on nodes that the pod cannot use",
         f"{SCHEDULING}/topology/groups.py",
         'honors_affinity = constraint.node_affinity_policy != "Ignore"',
         "honors_affinity = False",
+        "spread_of_replicas,spread_over_some_nodes",
     ),
 )
 
@@ -96,22 +106,22 @@ NOT_JUDGED = frozenset(
 )
 """Mutations of rules that are not kube-scheduler's."""
 
-RUNS = (("existing", 600), ("existing", 3000), ("launched", 400))
-"""Families and numbers of seeds, one after the other until a world differs."""
+ABOUT, ALL = 1200, (("existing", 3000), ("launched", 400))
+"""Number of seeds of each family whose worlds about the mutation are judged, and families and
+numbers of seeds of which all worlds are judged, one after the other until a world differs."""
 
 DIFFERING = re.compile(r"^\w+ (\d+) \(", re.M)
 
 
-def differing_seeds(checkout: Path, family: str, seeds: int) -> set[str]:
+def differing_seeds(checkout: Path, family: str, *options: str) -> set[str]:
     """Return the seeds whose worlds differ.
 
     Raises:
         MutationFailedError: the campaign ended before it had run all worlds.
 
     """
-    command = [sys.executable, "-m", "bench.kubescheduler", "--family", family]
     done = subprocess.run(
-        [*command, "--seeds", str(seeds)],
+        [sys.executable, "-m", "bench.kubescheduler", "--family", family, *options],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": str(checkout)},
         capture_output=True,
@@ -122,28 +132,29 @@ def differing_seeds(checkout: Path, family: str, seeds: int) -> set[str]:
     return set(DIFFERING.findall(done.stdout))
 
 
-def find_evidence(checkout: Path, mutation: Mutation) -> str:
+def find_evidence(checkout: Path, mutation: EngineMutation) -> str:
     """Return what reveals a mutation, or an empty string; the files are restored afterwards."""
+    # The even seeds of `launched` are those of the parity campaign, doubled.
+    first = 2 * mutate.FIRST_SEED.get(mutation.about, 0)
+    about = ("--seeds", str(ABOUT), "--about", mutation.about)
+    runs = [
+        ("existing", about),
+        ("launched", (*about, "--first", str(first))),
+        *((family, ("--seeds", str(seeds))) for family, seeds in ALL),
+    ]
     with broken(checkout, mutation):
-        for family, seeds in RUNS:
-            if found := differing_seeds(checkout, family, seeds):
-                return f"{len(found)} of {seeds} {family}"
+        for family, options in runs:
+            if found := differing_seeds(checkout, family, *options):
+                return f"{len(found)} {family}: {' '.join(options)}"
     return ""
 
 
 def main(argv: Sequence[str]) -> int:
     """Try every mutation, print the table and return the exit code."""
-    parser = make_parser("bench.kubescheduler.mutate", __doc__)
-    parser.add_argument("--only", default="", help="only mutations whose name contains this")
-    options = parser.parse_args(argv)
-    missed = 0
-    with copied() as copy:
-        for mutation in (*MUTATIONS, *mutate.MUTATIONS):
-            if options.only in mutation.name and mutation.name not in NOT_JUDGED:
-                seen = find_evidence(copy, mutation)
-                missed += not seen
-                print(f"| {mutation.name} | {seen or 'NOT FOUND'} |", flush=True)
-    return 1 if missed else 0
+    mutations = (
+        mutation for mutation in (*MUTATIONS, *mutate.MUTATIONS) if mutation.name not in NOT_JUDGED
+    )
+    return try_each("bench.kubescheduler.mutate", __doc__, mutations, find_evidence, argv)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
-from bench.arguments import make_parser
 from bench.parity.generated import SEPARATE
-from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
+from tests.mutations import Mutation, MutationFailedError, broken, red_test, try_each
 
 WORLDS = (64, 256)
 """Number of seeds per attempt: a few reveal most mutations, and only the others need them all.
@@ -169,7 +168,7 @@ MUTATIONS = (
         f"{SCHEDULING}/placement/colocation.py",
         "_fitting_count(pending, host, capacity, mask, variants), on_one_node(pending, beside)",
         "_fitting_count(pending, host, capacity, mask, variants), pending.number",
-        "pod_affinity",
+        "pod_affinity,companions",
     ),
     EngineMutation(
         "terms reach only their own namespace",
@@ -433,17 +432,10 @@ def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
     return failed
 
 
-def find_evidence(
-    checkout: Path,
-    mutation: EngineMutation,
-    known: Callable[[str, int], set[tuple[str, str]]],
-) -> str:
-    """Return what reveals a mutation, or an empty string; the files are restored afterwards.
-
-    `known` returns the failures without any mutation, for some features and a number of seeds.
-    """
+def find_evidence(checkout: Path, mutation: EngineMutation) -> str:
+    """Return what reveals a mutation, or an empty string; the files are restored afterwards."""
     for seeds in WORLDS:
-        before = known(mutation.about, seeds)
+        before = _known_failures(checkout, mutation.about, seeds)
         with broken(checkout, mutation):
             fresh = failures(checkout, mutation.about, seeds) - before
         if fresh:
@@ -453,20 +445,15 @@ def find_evidence(
         return red_test(checkout, *ENGINE_TESTS)
 
 
+@cache
+def _known_failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
+    """Return the failures without any mutation."""
+    return failures(checkout, about, seeds)
+
+
 def main(argv: Sequence[str]) -> int:
     """Try every mutation, print the table and return the exit code."""
-    parser = make_parser("bench.parity.mutate", __doc__)
-    parser.add_argument("--only", default="", help="only mutations whose name contains this")
-    options = parser.parse_args(argv)
-    missed = 0
-    with copied() as copy:
-        known = cache(partial(failures, copy))
-        for mutation in (mutation for mutation in MUTATIONS if options.only in mutation.name):
-            who = find_evidence(copy, mutation, known)
-            missed += not who
-            seen = who or "NOT FOUND"
-            print(f"| {mutation.name} | `{mutation.file}` | {seen} |", flush=True)
-    return 1 if missed else 0
+    return try_each("bench.parity.mutate", __doc__, MUTATIONS, find_evidence, argv)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ The checkout is copied to a temporary directory and modified there. Prints a tab
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from tests.mutations import Mutation, broken, copied, red_test
+from tests.mutations import Mutation, broken, red_test, try_each
 
 TESTS = ("tests/disruption", "tests/reconcilers", "tests/state")
 
@@ -315,20 +315,16 @@ MUTATIONS = (
 )
 
 
+def find_evidence(checkout: Path, mutation: Mutation) -> str:
+    """Return a test that fails with a mutation, or an empty string."""
+    with broken(checkout, mutation):
+        red = red_test(checkout, *TESTS)
+    return f"`{red}`" if red else ""
+
+
 def main(argv: Sequence[str]) -> int:
     """Try every mutation, print the table and return the exit code."""
-    parser = argparse.ArgumentParser(prog="tests.disruption.mutate", description=__doc__)
-    parser.add_argument("--only", default="", help="mutations whose name contains this")
-    options = parser.parse_args(argv)
-    missed = 0
-    with copied() as checkout:
-        for mutation in (candidate for candidate in MUTATIONS if options.only in candidate.name):
-            with broken(checkout, mutation):
-                red = red_test(checkout, *TESTS)
-            missed += not red
-            seen = f"`{red}`" if red else "NOT FOUND"
-            print(f"| {mutation.name} | `{mutation.file}` | {seen} |", flush=True)
-    return 1 if missed else 0
+    return try_each("tests.disruption.mutate", __doc__, MUTATIONS, find_evidence, argv)
 
 
 if __name__ == "__main__":

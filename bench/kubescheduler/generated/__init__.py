@@ -63,12 +63,21 @@ One draft in a hundred is refused; a feature whose every draft is refused is a f
 """
 
 
+COMPANIONS = 6
+"""One crowd in this many has leaders, and pods that must run beside one."""
+
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
 def features(seed: int) -> tuple[str, ...]:
     """Return the names of the features in the world of a seed."""
     return tuple(feature.__name__ for feature in _choose_features(seed))
+
+
+def features_of_crowd(seed: int) -> tuple[str, ...]:
+    """Return the names of the features in the crowded world of a seed."""
+    companions = () if seed % COMPANIONS else (neighbours.companions.__name__,)
+    return (*features(seed), *companions)
 
 
 def world(seed: int, judge: KubeScheduler) -> Object:
@@ -118,6 +127,8 @@ def _crowded_world(seed: int, attempt: int) -> Object:
             pod = json.loads(json.dumps(draft.pod))
             pod["metadata"] |= {"name": f"g{number}-{copy}", "uid": f"uid-g{number}-{copy}"}
             groups.append(pod)
+    if seed % COMPANIONS == 0:
+        groups += neighbours.companions(chance)
     names = {node["metadata"]["name"] for node in world["nodes"]}
     running = [pod for pod in draft.running if pod["spec"]["nodeName"] in names]
     for claim in draft.others.get("persistentVolumeClaims", []):

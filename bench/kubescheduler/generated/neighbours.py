@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 from bench.kubescheduler.generated.draft import (
     APPS,
     NAMESPACES,
     RACK,
     Draft,
     expressions,
+    make_pod,
     pod_selector,
 )
 from bench.kubescheduler.generated.placement import node_affinity, taints
@@ -15,6 +18,7 @@ from bench.parity.worlds import HOSTNAME, ZONE, Object
 
 KEYS = (ZONE, ZONE, HOSTNAME, RACK)
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+DO_NOT = "DoNotSchedule"
 
 
 def neighbours(draft: Draft) -> None:
@@ -41,7 +45,7 @@ def _constraint(draft: Draft) -> Object:
     constraint: Object = {
         "maxSkew": chance.choice((1, 1, 2)),
         "topologyKey": chance.choice(KEYS),
-        "whenUnsatisfiable": "DoNotSchedule",
+        "whenUnsatisfiable": DO_NOT,
     }
     if draft.likely(0.95):
         constraint["labelSelector"] = pod_selector(chance)
@@ -90,7 +94,7 @@ def spread_of_replicas(draft: Draft) -> None:
     constraint: Object = {
         "maxSkew": 1,
         "topologyKey": chance.choice((ZONE, HOSTNAME)),
-        "whenUnsatisfiable": "DoNotSchedule",
+        "whenUnsatisfiable": DO_NOT,
         "labelSelector": {"matchLabels": {"app": own["labels"]["app"]}},
         "nodeTaintsPolicy": chance.choice(("Honor", "Ignore")),
         "nodeAffinityPolicy": chance.choice(("Honor", "Ignore")),
@@ -137,6 +141,49 @@ def first_of_its_kind(draft: Draft) -> None:
         term["namespaces"] = [draft.chance.choice(NAMESPACES)]
     terms = [term, _term(draft)] if draft.likely(0.3) else [term]
     draft.spec.setdefault("affinity", {})["podAffinity"] = {REQUIRED: terms}
+
+
+def companions(chance: random.Random) -> list[Object]:
+    """Return leaders, and pods that must run beside a leader and have rules among themselves.
+
+    Some leaders need a node with a hostname, which a new node has too.
+    """
+    leaders = [_member("leader", number, chance) for number in range(chance.randint(1, 4))]
+    if chance.random() < 0.5:
+        for leader in leaders:
+            leader["spec"]["affinity"] = {"podAntiAffinity": _beside("leader")}
+    if chance.random() < 0.3:
+        named = {"matchExpressions": [{"key": HOSTNAME, "operator": "Exists"}]}
+        for leader in leaders:
+            affinity = leader["spec"].setdefault("affinity", {})
+            affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [named]}}
+    followers = [_member("follower", number, chance) for number in range(chance.randint(2, 6))]
+    rule = chance.choice(("apart", "spread", "port"))
+    for follower in followers:
+        spec = follower["spec"]
+        spec["affinity"] = {"podAffinity": _beside("leader")}
+        if rule == "apart":
+            spec["affinity"]["podAntiAffinity"] = _beside("follower")
+        elif rule == "port":
+            spec["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 8080}]
+        else:
+            constraint = {"maxSkew": 1, "topologyKey": HOSTNAME, "whenUnsatisfiable": DO_NOT}
+            spec["topologySpreadConstraints"] = [constraint | _selector_of("follower")]
+    return [*leaders, *followers]
+
+
+def _member(app: str, number: int, chance: random.Random) -> Object:
+    pod = make_pod(f"{app}-{number}", chance, cpu=chance.choice((100, 900)))
+    pod["metadata"] |= {"namespace": "default", "labels": {"app": app}}
+    return pod
+
+
+def _beside(app: str) -> Object:
+    return {REQUIRED: [{"topologyKey": HOSTNAME, **_selector_of(app)}]}
+
+
+def _selector_of(app: str) -> Object:
+    return {"labelSelector": {"matchLabels": {"app": app}}}
 
 
 def _require(draft: Draft, pod: Object, kind: str) -> None:
