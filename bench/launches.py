@@ -33,8 +33,7 @@ from bench.faults.processes import Process, ProcessLoop
 from bench.faults.region import Region, refusal
 from bench.faults.replicas import CLOCKED, EPOCH, LooseFence, Replica, make_datetime, wall_clock
 from bench.faults.wires import Call
-from controller.apis import kinds, labels
-from controller.apis.karpenter.sharedlaunch import shared_launch
+from controller.apis import kinds
 from controller.apiserver.fake import FakeApiServer
 from controller.aws.ratelimits import OF_RESOURCES, Size, size_of
 from controller.aws.session import THREADS
@@ -93,10 +92,10 @@ class StrictRegion(Region):
         self.calls: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.fleets: dict[str, float] = {}
-        """Time of the first CreateFleet call for each launch, in virtual seconds.
+        """Time of the first CreateFleet call with each ClientToken, in virtual seconds."""
 
-        A launch is named by its NodeClaim, or by the token that its NodeClaims share.
-        """
+        self.launches: dict[str, str] = {}
+        """The ClientToken of the call that launched each instance, by its ID."""
 
         self._buckets: dict[str, StrictBucket] = {}
         self._threads = asyncio.Semaphore(THREADS)
@@ -107,11 +106,14 @@ class StrictRegion(Region):
         async with self._threads:
             self._count(operation, parameters)
             if operation == "create_fleet":
-                launch = _launch(parameters)
+                launch = parameters["ClientToken"]
                 self.fleets.setdefault(launch, self.now())
                 await asyncio.sleep(FLEET_SECONDS)
                 self._fail(launch)
             answer = await super().answer(operation, parameters)
+            if operation == "create_fleet":
+                for group in answer["Instances"]:
+                    self.launches |= dict.fromkeys(group["InstanceIds"], launch)
             if isinstance(answer, Sized) and not isinstance(answer, Mapping):
                 self.calls[operation] += max(len(answer) - 1, 0) // PAGE
             return answer
@@ -140,16 +142,6 @@ class StrictRegion(Region):
             if not bucket.give(count, self.now()):
                 self.refused[operation] += 1
                 raise ThrottledError(f"{operation} (RequestLimitExceeded)")
-
-
-def _launch(parameters: Mapping[str, Any]) -> str:
-    """Return the NodeClaim of a CreateFleet request, or the token that its NodeClaims share."""
-    return next(
-        str(tag["Value"])
-        for specification in parameters["TagSpecifications"]
-        for tag in specification["Tags"]
-        if tag["Key"] in ("karpenter.sh/nodeclaim", labels.SHARED_LAUNCH)
-    )
 
 
 class NoFaults:
@@ -198,7 +190,7 @@ class ScaleUp:
         return sorted(
             fleets[self._launches[claim]] - created
             for claim, created in self.created.items()
-            if self._launches[claim] in fleets
+            if self._launches.get(claim) in fleets
         )
 
     async def play(self) -> None:
@@ -221,12 +213,11 @@ class ScaleUp:
     async def _watch(self) -> None:
         async for change in self.api.watch(kinds.NODE_CLAIM):
             if change.object is not None:
-                claim = change.object
-                shared = shared_launch(claim)
-                self.created.setdefault(claim.metadata.name, self.region.now())
-                self._launches[claim.metadata.name] = (
-                    shared.token if shared else claim.metadata.name
-                )
+                name, provider_id = change.object.metadata.name, change.object.status.provider_id
+                self.created.setdefault(name, self.region.now())
+                if provider_id:
+                    launched = provider_id.rpartition("/")[2]
+                    self._launches[name] = self.region.launches[launched]
 
     def _create_initial_objects(self) -> None:
         for name in self._pools:

@@ -416,7 +416,7 @@ class Options:
 
     cpu_requests: Count = 1000
     """CPU request of the container, in millicores. It determines how many objects each reconciler
-    processes concurrently: depending on the reconciler, 10 or 100 with 1 CPU, and up to 1,000 or
+    processes concurrently: depending on the reconciler, 10 to 1,000 with 1 CPU, and up to 1,000 or
     5,000 with 60 CPUs."""
 
     log_level: LogLevel = "info"

@@ -20,7 +20,6 @@ Body = Mapping[str, Any]
 MOST_TIMES_NEEDED = 2.0
 """Maximum cost of the instances, as a multiple of what the pods need."""
 
-SHARED_LAUNCH = "joiner.dev/shared-launch"
 
 MOST_INCOMPLETE = 300.0
 """Greatest number of seconds for which some nodes of a gang may be there without the others."""
@@ -284,12 +283,6 @@ class Auditor:
     findings: list[str] = field(default_factory=list)
     _seen: dict[str, Instance] = field(default_factory=dict)
     _by_claim: dict[str, list[str]] = field(default_factory=dict)
-    _sharing: dict[str, set[str]] = field(default_factory=dict)
-    """UIDs of the NodeClaims of each shared launch, by its token."""
-
-    _shares: dict[str, set[str]] = field(default_factory=dict)
-    """IDs of the instances of each shared launch, by its token."""
-
     _needs: list[tuple[float, float]] = field(default_factory=list)
     _foreign: dict[str, object] = field(default_factory=dict)
     _is_wasteful: bool = False
@@ -308,7 +301,6 @@ class Auditor:
     def check(self, view: View) -> None:
         """Check the invariants that hold at every moment."""
         self._launches(view)
-        self._shared_launches(view)
         self._check_spending(view)
         self._check_foreign(view)
         self._endings(view)
@@ -404,28 +396,12 @@ class Auditor:
             if instance.foreign or instance.id in self._seen:
                 continue
             if not instance.claim:
-                continue  # one of a shared launch, whose NodeClaim is not written yet
+                continue  # one of a shared launch: its tag follows
             self._seen[instance.id] = instance
             before = self._by_claim.setdefault(instance.claim, [])
             if any(other in living and not living[other].touched for other in before):
                 self.find(f"{instance.claim} has a second instance beside {before[-1]}")
             before.append(instance.id)
-
-    def record_claims(self, claims: Iterable[Body]) -> None:
-        """Record the existing NodeClaims: one may be deleted before the next check."""
-        for claim in claims:
-            if token := _annotation(claim, SHARED_LAUNCH).partition("/")[0]:
-                self._sharing.setdefault(token, set()).add(claim["metadata"]["uid"])
-
-    def _shared_launches(self, view: View) -> None:
-        """Check that a shared launch gets at most as many instances as NodeClaims were written."""
-        for instance in view.instances:
-            token = instance.tags.get(SHARED_LAUNCH, "")
-            if token and not instance.foreign:
-                self._shares.setdefault(token, set()).add(instance.id)
-        for token, ids in self._shares.items():
-            if len(ids) > (claims := len(self._sharing.get(token, ()))):
-                self.find(f"launch {token} has {len(ids)} instances for {claims} NodeClaims")
 
     def _check_spending(self, view: View) -> None:
         needed = least_cost(view.pods, self.instance_types)

@@ -170,8 +170,6 @@ class Run:
     async def after(self, call: Call) -> None:
         if call.verb == "evict":
             self._count(call.name)
-        if (call.verb, call.kind) == ("create", "NodeClaim"):
-            self.auditor.record_claims(self.api.bodies(kinds.NODE_CLAIM))
         if self.fault_is_on:
             await self.fault.after(call)
 

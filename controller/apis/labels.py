@@ -123,10 +123,7 @@ DISRUPTION_MODE = "joiner.dev/disruption-mode"
 APPROVED = "joiner.dev/approved"
 RETRY = "joiner.dev/retry"
 SHARED_LAUNCH = "joiner.dev/shared-launch"
-"""On a NodeClaim: the CreateFleet call that launches it with others, as `TOKEN/POSITION/SIZE`.
-
-On an instance, a tag with the token.
-"""
+"""On an instance: the ClientToken of the CreateFleet call that launched it with others."""
 
 ADOPT = "joiner.dev/adopt"
 """On a NodeClaim whose instance another controller launched: `true` lets Joiner manage it.

@@ -1,8 +1,7 @@
 """Batches requests to AWS that arrive close together into one call.
 
-Describe and terminate calls are batched: 100 nodes that terminate at once cost one call instead of
-100. CreateFleet calls are not batched here, because Joiner must be able to repeat a call exactly
-after a crash: an annotation of the NodeClaims records which of them share a call (`SharedLaunch`).
+CreateFleet, describe and terminate calls are batched: 100 nodes that terminate at once cost one
+call instead of 100.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -178,9 +178,6 @@ class Instances:
         self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
             self._describe_claims, size=_FILTER_VALUES
         )
-        self._by_launch: Batcher[str, Sequence[Described]] = Batcher(
-            self._describe_launches, size=_FILTER_VALUES
-        )
         self._endings: Batcher[str, CloudProviderError] = Batcher(self._terminate)
 
     def record_launch(self, instance: Instance) -> None:
@@ -253,15 +250,6 @@ class Instances:
             ),
             None,
         )
-
-    async def of_launch(self, token: str) -> Sequence[Described]:
-        """Return the instances of a CreateFleet call for several NodeClaims.
-
-        `token` is the `SharedLaunch.token` of these NodeClaims. Terminated instances are included
-        while EC2 lists them: a NodeClaim's instance is found by its position among all of them,
-        ordered by `cheapest_first`.
-        """
-        return [each for each in await self._by_launch.get(token) or () if each.instance.is_ours]
 
     async def all(self) -> list[Instance]:
         """Return every instance that is not terminated, including those just launched."""
@@ -376,14 +364,10 @@ class Instances:
         return {instance_id(d.instance.provider_id): d for d in descriptions}
 
     async def _describe_claims(self, names: Sequence[str]) -> dict[str, Sequence[Described]]:
-        found = await self._query([_tag_filter(labels.TAG_NODECLAIM, names)])
-        return _by_tag(labels.TAG_NODECLAIM, found)
-
-    async def _describe_launches(self, tokens: Sequence[str]) -> dict[str, Sequence[Described]]:
-        tagged = _tag_filter(labels.SHARED_LAUNCH, tokens)
-        return _by_tag(
-            labels.SHARED_LAUNCH, await self._describe_matching([*self._of_cluster, tagged])
-        )
+        key, grouped = labels.TAG_NODECLAIM, dict[str, list[Described]]()
+        for found in await self._query([{"Name": f"tag:{key}", "Values": list(names)}]):
+            grouped.setdefault(found.instance.tags.get(key, ""), []).append(found)
+        return {**grouped}
 
     async def _query(self, filters: list[dict[str, Any]]) -> list[Described]:
         return await self._describe_living([*self._of_cluster, *filters])
@@ -397,16 +381,11 @@ class Instances:
         ]
 
     async def _describe_living(self, filters: list[dict[str, Any]]) -> list[Described]:
-        return await self._describe_matching(
-            [*filters, {"Name": "instance-state-name", "Values": list(LIVING)}]
-        )
-
-    async def _describe_matching(self, filters: list[dict[str, Any]]) -> list[Described]:
         reservations = await self.aws.pages(
             "ec2",
             "describe_instances",
             "Reservations",
-            Filters=filters,
+            Filters=[*filters, {"Name": "instance-state-name", "Values": list(LIVING)}],
             PaginationConfig={"PageSize": 1000},
         )
         return [parse_instance(d, self.installation) for r in reservations for d in r["Instances"]]
@@ -427,18 +406,6 @@ class Instances:
             half = len(ids) // 2
             return await self._terminate(ids[:half]) | await self._terminate(ids[half:])
         return {}
-
-
-def _tag_filter(key: str, values: Sequence[str]) -> dict[str, Any]:
-    return {"Name": f"tag:{key}", "Values": list(values)}
-
-
-def _by_tag(key: str, found: Iterable[Described]) -> dict[str, Sequence[Described]]:
-    """Return the instances by their value of a tag."""
-    grouped: dict[str, list[Described]] = {}
-    for each in found:
-        grouped.setdefault(each.instance.tags.get(key, ""), []).append(each)
-    return dict(grouped)
 
 
 def _claim_of(instance: Instance) -> str:

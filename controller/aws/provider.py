@@ -22,7 +22,6 @@ from controller.apis.karpenter.ec2nodeclass import (
 )
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes import quantities
 from controller.apis.wording import first_three
 from controller.aws.bootstrap import kubelet
@@ -384,10 +383,6 @@ class AWSCloudProvider:
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return the NodeClaim's instance, or None; calls close together share a request."""
         return await self._launcher.launched_for(claim)
-
-    async def has_launched(self, launch: SharedLaunch) -> bool:
-        """Whether EC2 lists instances of a shared launch; calls close together share a request."""
-        return bool(await self._instances.of_launch(launch.token))
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of the cluster's NodeClaims that is not terminated."""

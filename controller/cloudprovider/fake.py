@@ -29,7 +29,6 @@ from controller.apis.karpenter.ec2nodeclass import (
 )
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes.conditions import roll_up, with_condition
 from controller.apis.kubernetes.quantities import format_quantity, parse
 from controller.apis.kubernetes.taints import Requirement
@@ -308,14 +307,6 @@ class FakeCloud:
         return next(
             (i for i in own if i.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
         )
-
-    async def has_launched(self, launch: SharedLaunch) -> bool:
-        """Whether an instance has the tag of the shared launch."""
-        await self._record_call("has_launched", launch.token)
-        tagged = (
-            instance.tags.get(labels.SHARED_LAUNCH) for instance in self.instances_by_id.values()
-        )
-        return launch.token in tagged
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance that still exists."""

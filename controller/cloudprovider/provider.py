@@ -15,7 +15,6 @@ from typing import Protocol
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.cloudprovider.instancetypes import InstanceType
 
 
@@ -158,13 +157,6 @@ class CloudProvider(Protocol):
 
         The controller may have stopped between the cloud's response and the update of the status.
         The call is made for many NodeClaims at once, so it must not list every instance each time.
-        """
-
-    async def has_launched(self, launch: SharedLaunch) -> bool:
-        """Whether the cloud lists instances of a shared launch, one call for several NodeClaims.
-
-        The instances may be for any of these NodeClaims. A terminated instance counts while the
-        cloud lists it.
         """
 
     async def instances(self) -> Sequence[Instance]:

@@ -65,6 +65,10 @@ FEW = Workers(10, 1000)
 MANY = Workers(100, 5000)
 """The workers of reconcilers that mostly wait for cloud calls, which are batched."""
 
+MOST = Workers(1000, 5000)
+"""The workers of the NodeClaim lifecycle, as in Karpenter: all wait for the CreateFleet call that
+they share."""
+
 SHORTEST_NOMINATION = timedelta(seconds=10)
 
 POOLS_APART = 1.0
@@ -143,7 +147,7 @@ class Assembly:
             batch_window=batch_window,
             pools=loop("nodepool.readiness", readiness, apart=POOLS_APART),
             classes=loop("nodeclass", Resolver(ports, ca_bundle)),
-            claims=loop("nodeclaim.lifecycle", lifecycle, MANY),
+            claims=loop("nodeclaim.lifecycle", lifecycle, MOST),
             consolidatable=loop("nodeclaim.disruption", Consolidatable(ports)),
             drift=loop("nodeclaim.drift", Drift(ports)),
             consistency=loop("nodeclaim.consistency", Consistency(ports)),

@@ -17,7 +17,6 @@ from controller.apis.karpenter.nodeclaim import (
     NodeClaim,
 )
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import ObjectMeta
@@ -148,7 +147,7 @@ class Nudges:
         for node in self.cluster.nodes_of(claim):
             self.nodes.nudge(node.metadata.name)
         if before is None:
-            self._claim_written(claim)
+            self.garbage.nudge()
         if claim.status.provider_id:
             self.tagging.nudge(claim.metadata.name)
         if _consistency_inputs(before) != _consistency_inputs(after):
@@ -158,17 +157,6 @@ class Nudges:
         if _made_from(before) != _made_from(after):
             self.drift.nudge(claim.metadata.name)
         self._candidates_changed(before, after)
-
-    def _claim_written(self, claim: NodeClaim) -> None:
-        """Nudge the NodeClaims of a shared launch once the last of them is written."""
-        launch = shared_launch(claim)
-        if launch is None:
-            return
-        self.garbage.nudge()
-        written = self.cluster.claims_sharing(launch)
-        if len(written) >= launch.size and not claim.status.provider_id:
-            for each in written:
-                self.claims.nudge(each.metadata.name)
 
     def _candidates_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
         self.disruption_queue.nudge()

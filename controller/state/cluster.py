@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,7 +28,6 @@ from typing import Any, Protocol, TypeVar, cast
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import INITIALIZED, REBOOTING, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import SharedLaunch, shared_launch
 from controller.apis.kinds import Kind, T
 from controller.apis.kubernetes.conditions import is_true
 from controller.apis.kubernetes.meta import KubernetesObject
@@ -160,7 +159,6 @@ class Cluster:
         self._claims_by_pool = Index(kinds.NODE_CLAIM, node_pool_of)
         self._opening_claims = Index(kinds.NODE_CLAIM, _pool_of_opening)
         self._claims_by_class = Index(kinds.NODE_CLAIM, lambda c: c.spec.node_class_ref.name)
-        self._claims_by_launch = Index(kinds.NODE_CLAIM, _launch_of)
         self._attachments = Index(kinds.VOLUME_ATTACHMENT, lambda a: a.spec.node_name)
         self._indices = _by_kind(
             self._pods_by_node,
@@ -173,7 +171,6 @@ class Cluster:
             self._claims_by_pool,
             self._opening_claims,
             self._claims_by_class,
-            self._claims_by_launch,
             self._attachments,
         )
         self._replicas_of: Counter[str] = Counter()
@@ -419,14 +416,6 @@ class Cluster:
     def claims_of_class(self, node_class: str) -> tuple[NodeClaim, ...]:
         """Return the NodeClaims that refer to an EC2NodeClass, sorted by name."""
         return self._claims_by_class.sorted_by_name(node_class)
-
-    def claims_sharing(self, launch: SharedLaunch) -> Collection[NodeClaim]:
-        """Return the existing NodeClaims of a CreateFleet call that are not being deleted."""
-        return self._claims_by_launch.of(launch.token)
-
-    def shared_launches(self) -> Set[str]:
-        """Return the tokens of the CreateFleet calls for which `claims_sharing` has NodeClaims."""
-        return self._claims_by_launch.groups()
 
     def nodes_in(self, node_pool: str) -> tuple[Node, ...]:
         """Return the nodes with the label of a pool, sorted by name."""
@@ -811,11 +800,6 @@ def _pool_of_opening(claim: NodeClaim) -> str:
     if claim.metadata.is_deleting or is_true(known, INITIALIZED) or is_true(known, REBOOTING):
         return ""
     return node_pool_of(claim)
-
-
-def _launch_of(claim: NodeClaim) -> str:
-    launch = None if claim.metadata.is_deleting else shared_launch(claim)
-    return launch.token if launch is not None else ""
 
 
 def _instance_id(claim: NodeClaim) -> str:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable
 from dataclasses import replace
@@ -510,19 +509,6 @@ async def test_a_launch_without_an_instance_is_retried_once_ec2_is_consistent(
 
     await after.launch(claim, node_class)
     assert len(region.instances()) == 1
-
-
-async def test_many_claims_at_once_get_an_instance_each(
-    provider: AWSCloudProvider, region: Region
-) -> None:
-    node_class = await ready(provider)
-    claims = [make_claim(M5, name=f"many-{n}") for n in range(20)]
-
-    launched = await asyncio.gather(*(provider.launch(c, node_class) for c in claims))
-
-    assert len({i.provider_id for i in launched}) == 20
-    tags = {i.tags["karpenter.sh/nodeclaim"] for i in region.instances()}
-    assert tags == {c.metadata.name for c in claims}
 
 
 # Reasons of failed launches.

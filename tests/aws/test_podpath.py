@@ -79,7 +79,6 @@ PATH = (
     "scheduling.results",
     "reconcilers.provisioning.provisioner",
     "reconcilers.provisioning.assignment",
-    "reconcilers.newnodes.sharedlaunches",
     "reconcilers.newnodes.writer",
     "reconcilers.newnodes.claims",
     "aws.launching.launcher",

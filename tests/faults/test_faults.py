@@ -399,18 +399,6 @@ def test_the_auditor_sees_a_second_instance_of_a_claim() -> None:
     assert any("second instance" in finding for finding in watching.findings)
 
 
-def test_the_auditor_sees_more_instances_than_claims_of_a_shared_launch() -> None:
-    watching = Auditor([InstanceType(1000, 1024, 1.0)])
-    tags = {auditor.SHARED_LAUNCH: "1-a"}
-    first = replace(RUNNING, price=0.1, tags=tags)
-    metadata = {"name": "a", "uid": "u", "annotations": {auditor.SHARED_LAUNCH: "1-a/0/2"}}
-    watching.record_claims([{"metadata": metadata}])
-    watching.check(make_view(instances=[first]))
-    assert watching.findings == []
-    watching.check(make_view(instances=[first, replace(first, id="i-2", claim="")]))
-    assert watching.findings == ["launch 1-a has 2 instances for 1 NodeClaims"]
-
-
 def test_the_bound_on_demand_considers_both_resources_together() -> None:
     lean, rich = InstanceType(1000, 1024, 1.0), InstanceType(1000, 3072, 2.0)
     pods = [make_pod("1000m", "1024Mi"), make_pod("1000m", "3072Mi")]

@@ -8,9 +8,9 @@ import pytest
 
 from bench.launches import LONGEST, play
 from controller.aws import ratelimits
+from controller.aws.launching import launcher
 from controller.manager import assembly
 from controller.manager.loops import Workers
-from controller.reconcilers.newnodes import sharedlaunches
 from controller.reconcilers.nodeclaim.lifecycle import LAUNCH_TIMEOUT
 
 NODES_AT_ONCE = 110
@@ -52,7 +52,7 @@ def test_nodepools_with_an_ec2nodeclass_each_launch_within_seconds(
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each NodeClaim its own CreateFleet call, as if no two were equal."""
-    monkeypatch.setattr(sharedlaunches, "MAX_INSTANCES", 1)
+    monkeypatch.setattr(launcher, "MAX_INSTANCES", 1)
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_failed_claims_that_wait_behind_others_are_not_deleted(
     the others, and has not started to fail again since.
     """
     monkeypatch.setattr(ratelimits, "OF_WRITES", SLOW)
-    monkeypatch.setattr(assembly, "MANY", Workers(2, 2))
+    monkeypatch.setattr(assembly, "MOST", Workers(2, 2))
     caplog.set_level(logging.CRITICAL)
 
     played = play(NODES, failures=2)

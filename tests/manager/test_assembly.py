@@ -18,9 +18,8 @@ from controller.apis.karpenter.capacitybuffer import (
 )
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED
 from controller.apis.karpenter.nodeoverlay import NodeOverlay, NodeOverlaySpec
-from controller.apis.karpenter.sharedlaunch import SharedLaunch, new_token
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import PodTemplateSpec
 from controller.apis.kubernetes.taints import Requirement
 from controller.apis.kubernetes.workloads import (
@@ -36,7 +35,7 @@ from controller.apis.kubernetes.workloads import (
 from controller.options import FeatureGates
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.provisioning.nomination import Nomination
-from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import OPTIONS, WholeController
 
 pytestmark = pytest.mark.virtual_clock
@@ -131,26 +130,6 @@ async def test_failed_status_checks_delete_a_node_without_a_queue(
                 and (change.type == "DELETED" or change.object.metadata.is_deleting)
             ):
                 break
-
-
-async def test_a_shared_launch_begins_when_its_last_claim_is_written() -> None:
-    world = WholeController(FeatureGates(), clock)
-    task = asyncio.create_task(world.live())
-    token = new_token(clock(), "abcdef12")
-    world.api.seed(make_nodeclass(), make_nodepool())
-    for position in range(2):
-        written = SharedLaunch(token, position, 2).annotation
-        await world.api.create(
-            kinds.NODE_CLAIM,
-            to_wire(
-                make_nodeclaim(f"claim-{position}", annotations={labels.SHARED_LAUNCH: written})
-            ),
-        )
-        await asyncio.sleep(1)
-    assert world.cloud.count("launch") == 2
-
-    task.cancel()
-    await asyncio.wait([task])
 
 
 async def test_the_controller_stops_only_after_cloud_calls_in_progress() -> None:

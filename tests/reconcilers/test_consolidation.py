@@ -19,7 +19,6 @@ from controller.apis.karpenter.nodeclaim import (
     NodeClaim,
 )
 from controller.apis.karpenter.nodepool import WHEN_EMPTY
-from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kubernetes.conditions import Condition, find, with_condition
 from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
@@ -611,19 +610,6 @@ async def test_a_pool_in_registration_backoff_retries_with_the_replacement_of_a_
     await scenario.work(5)
 
     assert len(scenario.made()) == 1
-
-
-async def test_equal_replacements_of_drifted_nodes_share_a_createfleet_call() -> None:
-    scenario = ConsolidationScenario()
-    for name in ("old-0", "old-1"):
-        scenario.add(name, "c5.large", pods=1, drifted=True)
-    scenario.change_pool(replicas=2)
-
-    await scenario.work(5)
-
-    launches = [shared_launch(claim) for claim in scenario.made()]
-    assert sorted(launch.position for launch in launches if launch is not None) == [0, 1]
-    assert len({launch.token for launch in launches if launch is not None}) == 1
 
 
 async def test_a_drifted_node_of_a_static_pool_gets_its_own_replacement() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
-from controller.apis.karpenter.sharedlaunch import SharedLaunch
+from controller.apis.karpenter.nodeclaim import (
+    LAUNCHED,
+    REGISTERED,
+    NodeClaim,
+    NodeClaimStatus,
+)
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ForbiddenError
@@ -33,7 +37,11 @@ def collector(world: World) -> GarbageCollection:
 async def launched(world: World, name: str = "claim", *, recorded: bool = True) -> NodeClaim:
     """A claim with its instance, which a controller that died may not have written down."""
     claim = make_nodeclaim(
-        name, pool="", uid=f"uid-{name}", finalizers=[labels.TERMINATION_FINALIZER]
+        name,
+        pool="",
+        uid=f"uid-{name}",
+        finalizers=[labels.TERMINATION_FINALIZER],
+        creationTimestamp=world.now,
     )
     instance = await world.cloud.launch(claim, make_nodeclass())
     if recorded:
@@ -47,10 +55,10 @@ async def launched(world: World, name: str = "claim", *, recorded: bool = True) 
     return claim
 
 
-async def lose_claim(world: World) -> None:
+async def lose_claim(world: World, name: str = "claim") -> None:
     """Remove the claim from the API server without its finalization."""
-    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
-    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    await world.api.patch(kinds.NODE_CLAIM, name, {"metadata": {"finalizers": []}})
+    await world.api.delete(kinds.NODE_CLAIM, name)
     world.see()
 
 
@@ -149,31 +157,23 @@ async def test_a_claim_is_kept_if_the_cloud_does_not_answer(
     assert world.is_leaving("claim")
 
 
-def sharing(claim: NodeClaim, position: int, *, recorded: bool) -> NodeClaim:
-    """Return the claim as part of a launch of two; without its status unless it is recorded."""
-    launch = SharedLaunch("1-abcdef12", position, 2)
-    metadata = msgspec.structs.replace(
-        claim.metadata,
-        annotations={labels.SHARED_LAUNCH: launch.annotation},
-        creation_timestamp=datetime.fromtimestamp(1, UTC),
-        finalizers=[],
-    )
-    status = claim.status if recorded else type(claim.status)()
-    return msgspec.structs.replace(claim, metadata=metadata, status=status)
-
-
-async def test_instances_of_a_shared_launch_are_kept_only_for_waiting_claims(
-    world: World, collector: GarbageCollection
-) -> None:
-    for position, name in enumerate(("first", "second")):
-        claim = await launched(world, name)
-        world.seed(sharing(claim, position, recorded=name == "first"))
+def share_launch(world: World) -> None:
+    """Tag all instances as EC2 tags those of a call for several NodeClaims."""
     for provider_id, instance in world.cloud.instances_by_id.items():
         tags = {
             **{k: v for k, v in instance.tags.items() if k != labels.TAG_NODECLAIM},
-            labels.SHARED_LAUNCH: "1-abcdef12",
+            labels.SHARED_LAUNCH: "token",
         }
         world.cloud.instances_by_id[provider_id] = replace(instance, tags=tags)
+
+
+async def test_instances_of_a_shared_launch_are_kept_while_claims_of_their_nodepool_wait(
+    world: World, collector: GarbageCollection
+) -> None:
+    """The controller stopped before the status of the second NodeClaim named its instance."""
+    first, second = await launched(world, "first"), await launched(world, "second")
+    share_launch(world)
+    world.seed(msgspec.structs.replace(second, status=NodeClaimStatus()))
 
     def ended() -> list[str]:
         return [subject for call, subject in world.cloud.calls if call == "terminate"]
@@ -181,23 +181,35 @@ async def test_instances_of_a_shared_launch_are_kept_only_for_waiting_claims(
     await collector.run_once()
     assert not ended()
 
-    await world.api.delete(kinds.NODE_CLAIM, "second")
-    world.see()
+    # The next process has launched another instance for it.
+    status = NodeClaimStatus(provider_id="aws:///z/i-other")
+    world.seed(msgspec.structs.replace(second, status=status))
     await collector.run_once()
-    (first,) = world.claims()
-    assert ended() == [i for i in world.cloud.instances_by_id if i != first.status.provider_id]
+    assert ended() == [second.status.provider_id]
+    assert first.status.provider_id not in ended()
 
 
-async def test_orphaned_instances_of_a_shared_launch_are_collected_more_often(
+async def test_instances_of_a_shared_launch_do_not_wait_for_claims_that_were_created_later(
+    world: World, collector: GarbageCollection
+) -> None:
+    surplus = await launched(world, "surplus")
+    share_launch(world)
+    await lose_claim(world, "surplus")
+    world.seed(make_nodeclaim("later", creationTimestamp=world.now))
+
+    await collector.run_once()
+
+    assert ("terminate", surplus.status.provider_id) in world.cloud.calls
+
+
+async def test_orphaned_instances_are_collected_more_often_after_claims_were_created(
     world: World, collector: GarbageCollection
 ) -> None:
     collector.runs = EAGER_RUNS
-    claim = await launched(world)
+    await launched(world)
     assert await collector.run_once() == PERIOD
 
-    shared = sharing(claim, 0, recorded=True)
-    metadata = msgspec.structs.replace(shared.metadata, creation_timestamp=world.clock())
-    world.seed(msgspec.structs.replace(shared, metadata=metadata))
+    world.seed(make_nodeclaim("new", creationTimestamp=world.now))
 
     assert await collector.run_once() <= timedelta(seconds=20)
     world.pass_time(minutes=6)

@@ -13,7 +13,6 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.pods import Affinity, Pod
@@ -64,20 +63,25 @@ async def test_a_pending_pod_gets_a_claim_with_its_pool_and_class(
     assert await scenario.world.events("Nominated")
 
 
-async def test_equal_claims_share_a_launch_and_others_do_not(
+async def test_claims_for_the_most_important_pods_are_created_first(
     scenario: ProvisioningScenario,
 ) -> None:
+    """If EC2 launches fewer instances than NodeClaims that share a call, the first get them."""
     # Each of these pods needs a node of its own.
-    hosts = [make_pod(f"web-{n}", cpu="3500m", memory="1Gi") for n in range(3)]
-    scenario.world.seed(*hosts, make_pod("large", cpu="14"))
+    scenario.world.seed(
+        make_pod("low", cpu="3500m", memory="1Gi"),
+        make_pod("high", cpu="3500m", memory="1Gi", priority=9),
+        make_pod("middle", cpu="3500m", memory="1Gi", priority=5),
+    )
 
     await scenario.round()
 
-    launches = {claim.metadata.name: shared_launch(claim) for claim in scenario.world.claims()}
-    shared = [launch for launch in launches.values() if launch is not None]
-    assert len(launches) == 4
-    assert len({launch.token for launch in shared}) == 1
-    assert sorted((launch.position, launch.size) for launch in shared) == [(0, 3), (1, 3), (2, 3)]
+    claims = sorted(scenario.world.claims(), key=lambda c: int(c.metadata.resource_version))
+    pods_of = {
+        n: [p.metadata.name for p in scenario.world.cluster.nominated_for(n)]
+        for n in (claim.metadata.name for claim in claims)
+    }
+    assert [*pods_of.values()] == [["high"], ["middle"], ["low"]]
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["response lost", "request lost"])

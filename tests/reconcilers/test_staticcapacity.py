@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +14,6 @@ from controller.apis import kinds, labels
 from controller.apis.karpenter.ec2nodeclass import CapacityReservationStatus
 from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimStatus
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.cloudprovider.errors import InsufficientCapacityError
@@ -24,7 +22,6 @@ from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.staticcapacity.replication import (
     AT_THE_LIMIT,
-    MOST_TOGETHER,
     PERIOD,
     Replication,
 )
@@ -77,26 +74,6 @@ async def test_a_static_pool_gets_exactly_its_replicas() -> None:
     assert await replicated(world) == PERIOD
 
     assert len(world.claims()) == 3
-
-
-async def test_the_nodes_of_a_static_pool_share_createfleet_calls() -> None:
-    world = make_world(MOST_TOGETHER + 2)
-
-    await replicated(world)
-
-    launches = [shared_launch(claim) for claim in world.claims()]
-    sizes = Counter(launch.token for launch in launches if launch is not None)
-    assert sorted(sizes.values()) == [2, MOST_TOGETHER]
-
-
-async def test_nodes_of_a_static_pool_with_a_capacity_reservation_are_launched_one_by_one() -> None:
-    world = make_world(2)
-    reservation = CapacityReservationStatus(id="cr-1")
-    world.seed(changed(make_nodeclass(), status={"capacityReservations": [reservation]}))
-
-    await replicated(world)
-
-    assert [shared_launch(claim) for claim in world.claims()] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -200,22 +177,6 @@ async def test_a_launched_node_ends_the_wait_of_a_static_pool() -> None:
     assert await replicated(world) == PERIOD
 
     assert len(world.claims()) == 2
-
-
-async def test_a_static_claim_whose_create_got_no_response_is_not_part_of_two_launches() -> None:
-    world = make_world(3)
-    world.see()
-    replication = Replication(world.ports, world.registration_backoff)
-    lost = UnavailableError("no response")
-    world.api.refuse("create", lost, kind=kinds.NODE_CLAIM, times=2)
-    with pytest.raises(UnavailableError):
-        await replication.reconcile("fixed")
-
-    await replication.reconcile("fixed")
-
-    launches = [shared_launch(claim) for claim in world.claims()]
-    assert len(launches) == 3
-    assert launches.count(None) == 1
 
 
 async def test_claims_of_a_static_pool_have_only_the_template() -> None:

@@ -52,13 +52,14 @@ class FleetResult:
     errors: tuple[FleetError, ...]
 
 
-def client_token(launch: str, attempt: int) -> str:
-    """Return the ClientToken of the n-th attempt of a launch: 40 hexadecimal characters.
+def client_token(attempts: Iterable[tuple[str, int]]) -> str:
+    """Return the ClientToken of a call: 40 hexadecimal characters.
 
-    `launch` is the NodeClaim's UID, or the token that several NodeClaims share. A new attempt
-    starts once repeating the previous one cannot succeed.
+    `attempts` are the UIDs of the NodeClaims with the number of their attempt. A new attempt starts
+    once repeating the previous one cannot succeed.
     """
-    return hashlib.sha256(f"{launch}/{attempt}".encode()).hexdigest()[:40]
+    named = ",".join(sorted(f"{uid}/{number}" for uid, number in attempts))
+    return hashlib.sha256(named.encode()).hexdigest()[:40]
 
 
 def cheapest(candidates: Iterable[LaunchCandidate]) -> Sequence[LaunchCandidate]:

@@ -5,24 +5,22 @@ has received the request, the next process sends the same request and gets the s
 and unavailable offerings are not persisted, so the next process may send a different request. EC2
 rejects that request, and the launcher finds the instance by its NodeClaim tag.
 
-Equal NodeClaims share a call (`SharedLaunch`): its ClientToken is derived from the token that they
-carry, and its instances are tagged with that token. The first NodeClaim to be launched makes the
-call for all. The instances in the response, or in EC2's list, are ordered by type (cheapest first)
-and ID, and a NodeClaim's instance is the one at its `SharedLaunch.position`. A NodeClaim for which
-EC2 launched none is launched alone.
+Equal NodeClaims that are launched at the same time share a call, as in Karpenter. Its ClientToken
+is derived from all their UIDs, so the same NodeClaims get the same instances again. If the
+controller stops before their status names the instances, the next process may launch other sets of
+them, which get new instances. Garbage collection terminates those that no NodeClaim names.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import islice
 
+import msgspec
 import tenacity
 from cachetools import LRUCache, TTLCache
 
@@ -30,10 +28,10 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodeclasscauses import causes
-from controller.apis.karpenter.sharedlaunch import SharedLaunch, cheapest_first, shared_launch
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.quantities import MILLI, format_quantity
 from controller.apis.kubernetes.taints import Requirement
+from controller.aws.batching import Batcher
 from controller.aws.bootstrap.imagevolumes import with_images
 from controller.aws.cluster import ClusterFacts, EksCluster
 from controller.aws.errors import (
@@ -47,7 +45,7 @@ from controller.aws.errors import (
     FleetError,
     launch_failure,
 )
-from controller.aws.instances import Described, Instances, as_launched, instance_id, provider_id
+from controller.aws.instances import Described, Instances, as_launched, provider_id
 from controller.aws.instancetypes.catalogue import EFA
 from controller.aws.instancetypes.offerings import RESERVATION_ID, InstanceTypes
 from controller.aws.instancetypes.reservations import Reservations
@@ -81,8 +79,6 @@ from controller.cloudprovider.provider import Instance
 from controller.constraints.requirements import read
 from controller.constraints.resources import CPU, PODS, Resources, parse_resources
 
-_UNRESERVED = Requirement(key=labels.CAPACITY_TYPE, operator="NotIn", values=[labels.RESERVED])
-
 TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
 
 LISTED_AFTER = 20.0
@@ -90,6 +86,12 @@ LISTED_AFTER = 20.0
 
 EC2's lists are consistent sooner.
 """
+
+IDLE_SECONDS = 0.035
+"""Seconds without another equal NodeClaim after which a call is made, as in Karpenter."""
+
+MAX_INSTANCES = 1000
+"""The greatest number of instances that EC2 launches by one call."""
 
 REMEMBERED_SECONDS = 3600.0
 """Seconds for which this process remembers its launches."""
@@ -103,24 +105,30 @@ the request omitted offerings.
 """
 
 
+LAUNCH_ANNOTATIONS = (
+    labels.MIN_VALUES_RELAXED,
+    labels.PRICE_OVERLAY_APPLIED,
+    labels.IMAGE_SNAPSHOT,
+    labels.FAST_IMAGE_PULL,
+    labels.REQUESTED_DRA_DRIVERS,
+)
+"""The annotations of a NodeClaim on which its launch depends."""
+
 Offered = tuple[InstanceType, Offering, Subnet]
 """An instance type, the offering that EC2 may choose, and the subnet that it would launch into."""
 
 
 @dataclass(slots=True)
 class Attempts:
-    """The attempts of this process to launch one NodeClaim, or a shared launch.
+    """The attempts of this process to launch one NodeClaim.
 
     `number` is that of the current attempt. `doubted_since` is when EC2 first rejected its repeated
-    call, in seconds of the clock, while EC2 did not list all instances of the call.
+    call, in seconds of the clock, while EC2 did not list the instance of the call.
     """
 
     number: int = 0
     doubted_since: float | None = None
     instance: Instance | None = None
-    is_alone: bool = False
-    """Whether the shared launch had no instance for the NodeClaim."""
-
     omitted: frozenset[str] = frozenset()
     """Names of the launch templates that the current attempt omits.
 
@@ -134,27 +142,14 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
-class Fulfilled:
-    """The instances that a CreateFleet call launched, and EC2's errors.
+class Request:
+    """The arguments of `Launcher.launch` for the NodeClaim with a UID, and its attempts."""
 
-    A NodeClaim's instance is at the index `SharedLaunch.position`.
-    An instance that has been terminated since is None.
-    """
-
-    instances: tuple[Instance | None, ...]
-    errors: tuple[FleetError, ...] = ()
-
-
-@dataclass(slots=True)
-class SharedCall:
-    """A CreateFleet call for several NodeClaims, and its last attempt, in progress or done.
-
-    `owners` are the UIDs of the NodeClaims by their `SharedLaunch.position`.
-    """
-
-    attempts: Attempts = field(default_factory=Attempts)
-    task: asyncio.Task[Fulfilled] | None = None
-    owners: dict[int, str] = field(default_factory=dict)
+    uid: str
+    claim: NodeClaim = field(compare=False)
+    node_class: EC2NodeClass = field(compare=False)
+    types: Sequence[InstanceType] | None = field(compare=False)
+    attempts: Attempts = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,15 +168,12 @@ class LaunchPlan:
     partition: str = ""
     """Partition of the placement group that the launch requires; empty if EC2 chooses."""
 
-    addresses: Mapping[str, int] = field(default_factory=dict)
-    shared: SharedLaunch | None = None
-    omitted: frozenset[str] = frozenset()
-    """Names of the launch templates that the request omits because of EC2's rate limit."""
+    addresses: Mapping[str, int]
+    count: int
+    """The number of instances to launch."""
 
-    @property
-    def count(self) -> int:
-        """The number of instances to launch."""
-        return self.shared.size if self.shared else 1
+    omitted: frozenset[str]
+    """Names of the launch templates that the request omits because of EC2's rate limit."""
 
     def reserved_addresses(self, used: Mapping[str, int]) -> dict[str, int]:
         """Return the number of IP addresses that the launch reserves, by subnet ID.
@@ -195,6 +187,10 @@ class _TemplateGoneError(CreateError):
     """A launch template was deleted between its creation and its use."""
 
     reason = "LaunchTemplateNotFound"
+
+
+class _TokenReusedError(CreateError):
+    """An earlier process made another request for the same NodeClaims."""
 
 
 class _OfferingsOmittedError(InsufficientCapacityError):
@@ -220,7 +216,9 @@ class Launcher:
 
     def __post_init__(self) -> None:
         self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED_SECONDS, self.clock)
-        self._calls: TTLCache[str, SharedCall] = TTLCache(math.inf, REMEMBERED_SECONDS, self.clock)
+        self._batchers: TTLCache[Hashable, Batcher[Request, Instance | CloudProviderError]] = (
+            TTLCache(math.inf, REMEMBERED_SECONDS, self.clock)
+        )
         self._written: LRUCache[bytes, LaunchTemplate] = LRUCache(WRITTEN_TEMPLATES)
 
     async def launch(
@@ -248,65 +246,50 @@ class Launcher:
         if attempts.instance is not None:
             return attempts.instance
         require_ready(node_class)
-        shared = None if attempts.is_alone else shared_launch(claim)
-        if shared is not None:
-            attempts.instance = await self._launch_shared(claim, node_class, types, shared)
-        if attempts.instance is None:
-            (attempts.instance,) = (
-                await self._launch_once(claim, node_class, attempts, types)
-            ).instances
-        assert attempts.instance is not None
-        self.instances.record_launch(attempts.instance)
-        return attempts.instance
+        request = Request(claim.metadata.uid, claim, node_class, types, attempts)
+        outcome: Instance | CloudProviderError | None
+        if _may_be_reserved(claim, node_class):
+            # A reservation may not have enough instances left for several NodeClaims.
+            outcome = (await self._launch_together([request]))[request]
+        else:
+            outcome = await self._batcher(request).get(request)
+        if not isinstance(outcome, Instance):
+            assert outcome is not None
+            raise outcome
+        return outcome
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return this installation's instance of a NodeClaim, or None.
 
         It is for NodeClaims whose status does not name their instance yet.
         """
-        known = self._of(claim).instance or await self.instances.launched_for(claim.metadata.name)
-        shared = shared_launch(claim)
-        if known is not None or shared is None:
-            return known
-        launched = await self._of_launch(shared.token, claim)
-        own = next(islice(launched, shared.position, None), None)
-        return None if own is None or own.is_gone else own.instance
+        return self._of(claim).instance or await self.instances.launched_for(claim.metadata.name)
 
-    async def _launch_shared(
-        self,
-        claim: NodeClaim,
-        node_class: EC2NodeClass,
-        types: Sequence[InstanceType] | None,
-        shared: SharedLaunch,
-    ) -> Instance | None:
-        """Return the NodeClaim's instance of a shared launch; None if it must be launched alone.
+    def _batcher(self, request: Request) -> Batcher[Request, Instance | CloudProviderError]:
+        return self._batchers.setdefault(
+            _content(request.claim),
+            Batcher(self._launch_together, idle=IDLE_SECONDS, size=MAX_INSTANCES),
+        )
+
+    async def _launch_together(
+        self, requests: Sequence[Request]
+    ) -> Mapping[Request, Instance | CloudProviderError]:
+        """Launch the instances of equal NodeClaims by one call.
+
+        If EC2 launches fewer instances, the last requests get the error.
 
         Raises:
-            CloudProviderError: the call failed, or launched fewer instances than needed. The next
-                `launch` repeats the call, or launches an instance for this NodeClaim alone.
+            CloudProviderError: the call failed.
 
         """
-        call = self._calls.setdefault(shared.token, SharedCall())
-        if call.owners.setdefault(shared.position, claim.metadata.uid) != claim.metadata.uid:
-            return None
-        if call.task is None:
-            call.task = asyncio.create_task(
-                self._launch_once(claim, node_class, call.attempts, types, shared)
-            )
-        task = call.task
-        try:
-            # Shielded: a cancelled caller must not cancel the call for the others.
-            fulfilled = await asyncio.shield(task)
-        except Exception:
-            if call.task is task:
-                call.task = None
-            raise
-        if shared.position < len(fulfilled.instances):
-            own = fulfilled.instances[shared.position]
-            self._of(claim).is_alone = own is None
-            return own
-        self._of(claim).is_alone = True
-        raise launch_failure(fulfilled.errors)
+        instances, errors = await self._launch_once(requests)
+        launched = dict(zip(requests, instances, strict=False))
+        for request, instance in launched.items():
+            # Here: a caller may have been cancelled.
+            request.attempts.instance = instance
+            self.instances.record_launch(instance)
+        failure = launch_failure(errors)
+        return {request: launched.get(request, failure) for request in requests}
 
     def held(self, plan: LaunchPlan) -> AbstractContextManager[None]:
         """Keep the launch templates of a plan from being deleted while the launch uses them."""
@@ -316,32 +299,42 @@ class Launcher:
         return self._attempts.setdefault(claim.metadata.uid, Attempts())
 
     @tenacity.retry(
-        retry=tenacity.retry_if_exception_type((_TemplateGoneError, _OfferingsOmittedError)),
+        retry=tenacity.retry_if_exception_type(
+            (_TemplateGoneError, _OfferingsOmittedError, _TokenReusedError)
+        ),
         wait=tenacity.wait_chain(*map(tenacity.wait_fixed, TEMPLATE_PAUSES)),
         stop=tenacity.stop_after_attempt(1 + len(TEMPLATE_PAUSES)),
         reraise=True,
     )
     async def _launch_once(
-        self,
-        claim: NodeClaim,
-        node_class: EC2NodeClass,
-        attempts: Attempts,
-        types: Sequence[InstanceType] | None,
-        shared: SharedLaunch | None = None,
-    ) -> Fulfilled:
-        plan = await self.plan(claim, node_class, types, shared, omitted=attempts.omitted)
-        attempts.omitted = plan.omitted
-        launch = shared.token if shared else claim.metadata.uid
-        token = fleet.client_token(launch, attempts.number)
+        self, requests: Sequence[Request]
+    ) -> tuple[Sequence[Instance], Sequence[FleetError]]:
+        """Return the instances of one call, and EC2's errors; there is an instance, or an error."""
+        every = [request.attempts for request in requests]
+        token = fleet.client_token((r.claim.metadata.uid, r.attempts.number) for r in requests)
+        claim, node_class = requests[0].claim, requests[0].node_class
+        plan = await self.plan(
+            claim,
+            node_class,
+            requests[0].types,
+            omitted=frozenset().union(*(attempts.omitted for attempts in every)),
+            shared=token if len(requests) > 1 else "",
+            count=len(requests),
+        )
+        for attempts in every:
+            attempts.omitted = plan.omitted
         self.subnets.reserve_addresses(plan.reserved_addresses({}))
         used: Counter[str] = Counter()
         try:
             with self.held(plan):
-                response = await self._call_fleet(plan, token, attempts)
+                response = await self._call_fleet(plan, token, every)
             used.update(each.candidate.subnet_id for each in response.launched)
         except AwsError as exc:
             if exc.code == TOKEN_REUSED:
-                return await self._recover_launch(plan, attempts)
+                if plan.count == 1:
+                    return [await self._recover_launch(plan, every[0])], ()
+                _start_next(every)
+                raise _TokenReusedError(str(exc), reason=exc.reason) from exc
             if exc.code in LAUNCH_TEMPLATE_NOT_FOUND:
                 self.templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError(str(exc), reason=exc.reason) from exc
@@ -352,17 +345,11 @@ class Launcher:
             self.subnets.release_addresses(plan.reserved_addresses(used))
         for subnet_id in used.elements():
             self.subnets.use_address(subnet_id)
-        order = cheapest_first(claim)
-        launched = (
-            self._instance(plan, each)
-            for each in sorted(
-                response.launched,
-                key=lambda each: order(each.candidate.instance_type.name, each.instance_id),
-            )
-        )
-        return Fulfilled(tuple(launched), response.errors)
+        return [self._instance(plan, each) for each in response.launched], response.errors
 
-    async def _call_fleet(self, plan: LaunchPlan, token: str, attempts: Attempts) -> FleetResult:
+    async def _call_fleet(
+        self, plan: LaunchPlan, token: str, every: Iterable[Attempts]
+    ) -> FleetResult:
         context = plan.node_class.spec.context
         if plan.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true":
             context = None
@@ -384,7 +371,7 @@ class Launcher:
         self._mark_refused(result.errors, plan)
         if not result.launched:
             # EC2 repeats the result for the same client token, so the next attempt needs another.
-            attempts.start_next()
+            _start_next(every)
             if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in result.errors):
                 self.templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError("the launch template is gone")
@@ -455,54 +442,29 @@ class Launcher:
         for quota, cpus in least.items():
             self.unavailable.mark_quota(plan.capacity_type, quota, cpus)
 
-    async def _recover_launch(self, plan: LaunchPlan, attempts: Attempts) -> Fulfilled:
-        """Return the instances that an earlier process launched by the same call.
+    async def _recover_launch(self, plan: LaunchPlan, attempts: Attempts) -> Instance:
+        """Return the instance that an earlier process launched by the same call.
 
         Raises:
-            CloudProviderError: EC2 does not list all of them yet. After `LISTED_AFTER` seconds, the
-                list counts as complete; if it is empty, the next call starts a new attempt.
+            CloudProviderError: EC2 does not list it yet. After `LISTED_AFTER` seconds, the next
+                call starts a new attempt.
 
         """
         meta = plan.claim.metadata
-        launched = await self._earlier_instances(plan)
-        if len(launched) == plan.count:
-            return self._restore(plan, launched)
+        launched = await self.instances.of_claim(meta.name, since=meta.creation_timestamp)
+        if launched is not None:
+            return self._found(plan, launched)
         now = self.clock()
         if attempts.doubted_since is None:
             attempts.doubted_since = now
         if now - attempts.doubted_since > LISTED_AFTER:
             # EC2's lists are consistent after this time.
             attempts.doubted_since = None
-            if launched:
-                return self._restore(plan, launched)
             attempts.start_next()
         raise CloudProviderError(
             f"an earlier process may have launched an instance for NodeClaim {meta.name}; waiting "
             "until EC2 lists it",
             reason="LaunchInDoubt",
-        )
-
-    def _restore(self, plan: LaunchPlan, launched: Sequence[Described]) -> Fulfilled:
-        return Fulfilled(
-            tuple(None if each.is_gone else self._found(plan, each) for each in launched)
-        )
-
-    async def _earlier_instances(self, plan: LaunchPlan) -> Sequence[Described]:
-        """Return the instances of the plan's call that EC2 lists."""
-        if plan.shared is not None:
-            return await self._of_launch(plan.shared.token, plan.claim)
-        meta = plan.claim.metadata
-        launched = await self.instances.of_claim(meta.name, since=meta.creation_timestamp)
-        return [] if launched is None else [launched]
-
-    async def _of_launch(self, token: str, claim: NodeClaim) -> Sequence[Described]:
-        """Return the instances of a shared launch by position; `claim` is one of its NodeClaims."""
-        order = cheapest_first(claim)
-        return sorted(
-            await self.instances.of_launch(token),
-            key=lambda each: order(
-                each.instance.instance_type, instance_id(each.instance.provider_id)
-            ),
         )
 
     def _found(self, plan: LaunchPlan, launched: Described) -> Instance:
@@ -524,16 +486,18 @@ class Launcher:
         claim: NodeClaim,
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
-        shared: SharedLaunch | None = None,
         *,
         omitted: frozenset[str] = frozenset(),
+        shared: str = "",
+        count: int = 1,
     ) -> LaunchPlan:
         """Select the offerings to request for a NodeClaim and create their launch templates.
 
-        A `shared` launch uses no capacity reservation, which may be too small for all instances.
-        `omitted` are names of launch templates whose offerings the plan leaves out, unless it would
-        have none then. It also leaves out those whose launch templates would wait too long for
-        EC2's rate limit, unless the NodeClaim has `minValues`.
+        `shared` is the ClientToken of a call for `count` NodeClaims; it is a tag of their instances
+        instead of the name of the NodeClaim. `omitted` are names of launch templates whose
+        offerings the plan leaves out, unless it would have none then. It also leaves out those
+        whose launch templates would wait too long for EC2's rate limit, unless the NodeClaim has
+        `minValues`.
 
         Raises:
             InsufficientCapacityError: no offering that meets the NodeClaim is available now.
@@ -542,7 +506,7 @@ class Launcher:
         """
         images = with_images(node_class, claim.metadata.annotations)
         node_class = images.node_class
-        required = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
+        required = claim.spec.requirements
         relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
         known = (
             self.types.of(node_class, required, claim.metadata.labels) if types is None else types
@@ -598,7 +562,7 @@ class Launcher:
             tags={
                 **tags,
                 **(
-                    {labels.SHARED_LAUNCH: shared.token}
+                    {labels.SHARED_LAUNCH: shared}
                     if shared
                     else {labels.TAG_NODECLAIM: claim.metadata.name}
                 ),
@@ -609,7 +573,7 @@ class Launcher:
             group=group,
             partition=partition,
             addresses=_addresses(offered),
-            shared=shared,
+            count=count,
             omitted=frozenset(c.template.name for c in candidates) - exist,
         )
 
@@ -711,6 +675,27 @@ def _most_useful_first(candidates: Sequence[LaunchCandidate]) -> list[LaunchTemp
         {c.template.name: c.template for c in candidates}.values(),
         key=lambda template: (template.name != first, -uses[template.name], template.name),
     )
+
+
+def _start_next(every: Iterable[Attempts]) -> None:
+    for attempts in every:
+        attempts.start_next()
+
+
+def _content(claim: NodeClaim) -> Hashable:
+    """Return everything on which the launch of a NodeClaim depends."""
+    written = claim.metadata.annotations
+    return (
+        msgspec.json.encode(claim.spec),
+        tuple(sorted(claim.metadata.labels.items())),
+        *(written.get(name) for name in LAUNCH_ANNOTATIONS),
+    )
+
+
+def _may_be_reserved(claim: NodeClaim, node_class: EC2NodeClass) -> bool:
+    required = read(claim.spec.requirements).get(labels.CAPACITY_TYPE)
+    is_allowed = required is None or required.has(labels.RESERVED)
+    return is_allowed and bool(node_class.status.capacity_reservations)
 
 
 def _hashes(node_class: EC2NodeClass) -> dict[str, str]:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import islice
 
 from controller.apis import labels
 from controller.apis.karpenter.annotations import OF_PODS, invalid_values
@@ -40,7 +39,6 @@ from controller.reconcilers.disruption.engine import (
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.disruption.problem import read_problem
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
-from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.ports import Ports, PortUser
 from controller.state.pods import protected_for
 from controller.telemetry.events import EventType
@@ -245,18 +243,7 @@ class Disruptor(PortUser):
         )
 
     async def _begin(self, commands: Sequence[Command], problem: DisruptionProblem) -> timedelta:
-        """Begin commands; equal replacements share a CreateFleet call."""
-        nodes = [node for command in commands for node in command.replacements]
-        pools, types = problem.node_pools.values(), problem.snapshot.instance_types
-        alone = with_reservations(self.cluster, pools, types)
-        shared = iter(with_shared_launches(nodes, self.clock(), alone=alone))
-        started = [
-            await self.orchestrator.begin(
-                replace(command, replacements=tuple(islice(shared, len(command.replacements)))),
-                problem,
-            )
-            for command in commands
-        ]
+        started = [await self.orchestrator.begin(command, problem) for command in commands]
         return AT_ONCE if any(started) else RETRY
 
     # Events and metrics.

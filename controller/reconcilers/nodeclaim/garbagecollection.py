@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
-from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.ownership import is_ours
@@ -22,10 +21,10 @@ from controller.state.pods import is_reschedulable
 
 PERIOD = timedelta(minutes=2)
 EAGER_PERIOD = timedelta(seconds=10)
-SHARED_PERIOD = timedelta(seconds=20)
-SHARED_FOR = timedelta(minutes=5)
-"""How long to compare cluster and EC2 more often after NodeClaims were created that share a
-CreateFleet call."""
+LAUNCHING_PERIOD = timedelta(seconds=20)
+LAUNCHING_FOR = timedelta(minutes=5)
+"""How long to compare cluster and EC2 more often after a NodeClaim was created: after a crash, the
+instances of a CreateFleet call for several NodeClaims may belong to none."""
 
 EAGER_RUNS = 20
 """How many runs after a start use `EAGER_PERIOD`, because restarts leave most garbage."""
@@ -67,14 +66,10 @@ class GarbageCollection(PortUser):
         return min([period, *(wait for wait in waits if wait > timedelta(0))])
 
     def _period(self) -> timedelta:
-        """Return when to compare again: sooner while a shared launch may have too many instances.
-
-        If a NodeClaim is deleted before the call, the call launches an instance without NodeClaim.
-        """
-        since, key = self.clock() - SHARED_FOR, labels.SHARED_LAUNCH
-        shared = [c for c in self.cluster.list(NODE_CLAIM) if key in c.metadata.annotations]
-        is_recent = any((claim.metadata.creation_timestamp or since) > since for claim in shared)
-        return SHARED_PERIOD if is_recent else PERIOD
+        """Return when to compare again: sooner after NodeClaims were created."""
+        since, claims = self.clock() - LAUNCHING_FOR, self.cluster.list(NODE_CLAIM)
+        is_recent = any((claim.metadata.creation_timestamp or since) > since for claim in claims)
+        return LAUNCHING_PERIOD if is_recent else PERIOD
 
     def _claims(self) -> list[NodeClaim]:
         """Return the NodeClaims that this installation manages and that are not being deleted."""
@@ -211,13 +206,12 @@ class GarbageCollection(PortUser):
         names = {claim.metadata.name for claim in claims}
         waiting = [claim for claim in claims if not claim.status.provider_id]
         launching = {claim.metadata.name for claim in waiting}
-        shared = {launch.token for launch in map(shared_launch, waiting) if launch is not None}
         return [
             instance
             for instance in unknown
             if instance.provider_id not in own
             and instance.tags.get(labels.TAG_NODECLAIM) not in launching
-            and instance.tags.get(labels.SHARED_LAUNCH) not in shared
+            and not (labels.SHARED_LAUNCH in instance.tags and _may_be_for_any(instance, waiting))
             and not (instance.tags.get(labels.TAG_NODECLAIM) in names and self._runs_pods(instance))
         ]
 
@@ -255,3 +249,17 @@ class GarbageCollection(PortUser):
 
     def _young(self, instance: Instance) -> bool:
         return instance.launched_at is None or self.clock() - instance.launched_at < GRACE
+
+
+def _may_be_for_any(instance: Instance, waiting: Iterable[NodeClaim]) -> bool:
+    """Whether an instance of a call for several NodeClaims may be for one without an instance.
+
+    The call may still be in progress, or be repeated and return the same instances.
+    """
+    pool, launched = instance.tags.get(labels.NODEPOOL, ""), instance.launched_at
+    return any(
+        claim.metadata.labels.get(labels.NODEPOOL, "") == pool
+        and (created := claim.metadata.creation_timestamp) is not None
+        and (launched is None or created <= launched)
+        for claim in waiting
+    )

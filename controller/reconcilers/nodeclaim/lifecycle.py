@@ -17,7 +17,6 @@ from controller.apis.karpenter.nodeclaim import (
     REGISTERED,
     NodeClaim,
 )
-from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import (
     EC2_NODE_CLASS,
     NODE,
@@ -110,11 +109,6 @@ instance, Joiner does not launch one.
 """
 
 
-WRITING = timedelta(seconds=5)
-"""How long to wait for the next of the NodeClaims that share a CreateFleet call. If none is created
-within this time, the controller that creates them has stopped or failed."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle(PortUser):
     """Advances one NodeClaim as far as possible; every step is safe to repeat."""
@@ -130,9 +124,6 @@ class Lifecycle(PortUser):
 
     _failed: dict[str, datetime] = field(default_factory=dict, init=False)
     """The time at which the last step of a NodeClaim failed, by its name."""
-
-    _complete: set[str] = field(default_factory=set, init=False)
-    """Tokens of the shared launches whose NodeClaims were all created."""
 
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor, init=False)
 
@@ -160,7 +151,7 @@ class Lifecycle(PortUser):
             raise
 
     async def _advance(self, claim: NodeClaim) -> timedelta | None:
-        left = max(self._grace(claim), self._time_until_created(claim))
+        left = self._grace(claim)
         if left > timedelta(0):
             return left
         if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
@@ -189,42 +180,6 @@ class Lifecycle(PortUser):
             return timedelta(0)
         return created + OTHERS_GRACE - self.clock()
 
-    def _time_until_created(self, claim: NodeClaim) -> timedelta:
-        """Return how long to wait until all NodeClaims of a shared launch are created.
-
-        The call launches an instance for each of them.
-        """
-        launch = shared_launch(claim)
-        if launch is None or claim.status.provider_id or launch.token in self._complete:
-            return timedelta(0)
-        written = self.cluster.claims_sharing(launch)
-        if len(written) < launch.size:
-            now = self.clock()
-            return max(c.metadata.creation_timestamp or now for c in written) + WRITING - now
-        self._complete.intersection_update(self.cluster.shared_launches())
-        self._complete.add(launch.token)
-        return timedelta(0)
-
-    async def _without_incomplete_launch(self, claim: NodeClaim) -> NodeClaim:
-        """Return the NodeClaim; it is launched alone if others of its shared launch are missing.
-
-        A call for all of them would launch instances without NodeClaims. If an earlier leader has
-        made the call, the missing ones were deleted since, and repeating the call is safe.
-        """
-        launch = shared_launch(claim)
-        if (
-            launch is None
-            or launch.token in self._complete
-            or await self.cloud.has_launched(launch)
-        ):
-            return claim
-        log.info(
-            "launching nodeclaim with a CreateFleet request of its own, because not all nodeclaims "
-            "that were to share the request were created",
-            extra={"NodeClaim": claim.metadata.name},
-        )
-        return await self._patch(claim, {"metadata": {"annotations": {labels.SHARED_LAUNCH: None}}})
-
     def _record_capacity(self, claim: NodeClaim) -> None:
         """Record the node's real capacity for its instance type, in place of an estimate."""
         node = self.cluster.node_of(claim)
@@ -238,7 +193,6 @@ class Lifecycle(PortUser):
     async def _launch(self, claim: NodeClaim) -> NodeClaim | None:
         if conditions.is_true(claim.status.conditions, LAUNCHED):
             return claim
-        claim = await self._without_incomplete_launch(claim)
         node_class = self.cluster.get(EC2_NODE_CLASS, claim.spec.node_class_ref.name)
         began = self.clock()
         try:

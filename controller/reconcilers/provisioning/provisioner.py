@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import compress
 from typing import Protocol
 
 from controller.apis import labels
@@ -20,7 +19,6 @@ from controller.apiserver.errors import ApiError
 from controller.reconcilers.clock import first_past
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
-from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.newnodes.supply import (
     TOO_FEW_VALUES,
     lacks_values,
@@ -332,7 +330,10 @@ class Provisioner(PortUser, ExpectedPods):
         snapshot: Snapshot,
         writer: ClaimWriter,
     ) -> list[NodeClaim | ApiError | None]:
-        """Create the nodes' NodeClaims concurrently; None for one that a limit does not admit."""
+        """Create the nodes' NodeClaims concurrently; None for one that a limit does not admit.
+
+        The most important are created first: if EC2 launches too few instances, they get one.
+        """
         types, pools = snapshot.instance_types, {p.metadata.name: p for p in snapshot.node_pools}
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
 
@@ -350,16 +351,10 @@ class Provisioner(PortUser, ExpectedPods):
 
         claims: list[NodeClaim | ApiError | None] = []
         admitted = writer.within_limits(nodes, types)
-        shared = iter(
-            with_shared_launches(
-                [*compress(nodes, admitted)],
-                self.clock(),
-                alone=with_reservations(self.cluster, snapshot.node_pools, types),
-                pods=pods,
-            )
-        )
-        launched = [next(shared) if ok else node for node, ok in zip(nodes, admitted, strict=True)]
-        outcomes = await asyncio.gather(*map(create, launched, admitted), return_exceptions=True)
+        order = sorted(range(len(nodes)), key=lambda n: _importance(nodes[n], pods), reverse=True)
+        writes_of = {n: asyncio.ensure_future(create(nodes[n], admitted[n])) for n in order}
+        created = (writes_of[n] for n in range(len(nodes)))
+        outcomes = await asyncio.gather(*created, return_exceptions=True)
         for node, outcome in zip(nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 if self._changes.has_changed(f"{node.node_pool}: {outcome}"):
@@ -441,6 +436,12 @@ def log_fields(pods: Sequence[Pod], results: Results) -> dict[str, object]:
         "cost": round(results.cost, 4),
         "lower-bound": round(results.lower_bound, 4),
     }
+
+
+def _importance(node: NewNode, pods: Mapping[str, Pod]) -> tuple[int, int]:
+    """Return the highest priority of a node's pods, and their number."""
+    priorities = [pod.spec.priority or 0 for pod in _existing_pods(pods, node.pods)]
+    return max(priorities, default=0), len(node.pods)
 
 
 def _existing_pods(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:

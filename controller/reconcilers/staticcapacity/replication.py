@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -22,7 +22,6 @@ from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
-from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.newnodes.supply import (
     TOO_FEW_VALUES,
     lacks_values,
@@ -42,10 +41,6 @@ PERIOD = timedelta(minutes=1)
 AT_THE_LIMIT = timedelta(seconds=30)
 """How soon to try again if `limits.nodes`, or unavailable offerings, do not allow the missing
 nodes."""
-
-MOST_TOGETHER = 50
-"""The largest number of NodeClaims of a static NodePool that share a CreateFleet call. They are
-created one after the other, and the call waits for the last of them."""
 
 Rank = tuple[int, bool, float, str]
 
@@ -111,7 +106,8 @@ class Replication(PortUser):
         count = min(missing, within if tried is None else min(within, tried))
         if count > 0:
             self.registration_backoff.registrations.refusals.record_batch(pool.metadata.name)
-        for node in self._nodes(pool, count):
+        node = node_from_template(pool)
+        for _ in range(count):
             claim = await self._create(pool, node)
             self.cluster.insert_claim(claim)
             self.metrics.record_creation(claim, "provisioned")
@@ -169,21 +165,6 @@ class Replication(PortUser):
         if types is None:
             return ""
         return unavailability(pool, types) or (TOO_FEW_VALUES if lacks_values(pool, types) else "")
-
-    def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
-        """Yield nodes of the pool's template; up to `MOST_TOGETHER` share a CreateFleet call.
-
-        If the first repeats a create request without response, it is launched alone: its NodeClaim
-        may exist and be part of another call. If the pool can use capacity reservations, all are
-        launched one by one, because a reservation may be too small for all.
-        """
-        nodes = [node_from_template(pool)] * count
-        alone = 1 if pool.metadata.name in self._unanswered_names else 0
-        if with_reservations(self.cluster, [pool], {}):
-            alone = count
-        yield from nodes[:alone]
-        for first in range(alone, count, MOST_TOGETHER):
-            yield from with_shared_launches(nodes[first : first + MOST_TOGETHER], self.clock())
 
     async def _create(self, pool: NodePool, node: NewNode) -> NodeClaim:
         """Create a NodeClaim; after a lost response the next request uses the same name."""
