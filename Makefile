@@ -38,6 +38,9 @@ fault: ## cause a fault of the testbed's cloud: make fault FAULT="interrupt NODE
 status: ## show what runs in the testbed
 	@py=$(PY); exec $$py -m testbed status
 
+logs: ## print what the controller on the testbed logged: make logs | grep default/web-1
+	@py=$(PY); exec $$py -m testbed logs
+
 down: ## stop the testbed and check that nothing is left
 	@py=$(PY); exec $$py -m testbed down
 

@@ -146,8 +146,9 @@ class NodePools(pulumi.ComponentResource):
                 has_controller=args.has_controller,
                 is_destroyed=is_destroying(),
             )
-            for line in expected_impact(location, plan):
-                pulumi.log.info(line, self)
+            for effect in expected_impact(location, plan):
+                report = pulumi.log.warn if effect.terminates else pulumi.log.info
+                report(effect.text, self)
 
         authority = {AUTHORITY: args.cluster.certificate_authority}
         pulumi.Output.all(**args.variables, **authority).apply(report)

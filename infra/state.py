@@ -24,8 +24,21 @@ def recorded_outputs() -> Mapping[str, Any]:
 
 def recorded_resources() -> frozenset[tuple[str, str]]:
     """Return type and logical name of each resource; empty before the first run."""
-    parts = [urn.split("::") for urn in _read("readStackResourceOutputs")]
-    return frozenset((types.rpartition("$")[2], name) for *_, types, name in parts)
+    return frozenset(map(_identity, _read("readStackResourceOutputs")))
+
+
+def recorded_properties(type_: str, name: str) -> Mapping[str, Any]:
+    """Return the outputs of the resource of this type and logical name; empty if there is none."""
+    for urn, outputs in _read("readStackResourceOutputs").items():
+        if _identity(urn) == (type_, name):
+            found: Mapping[str, Any] = outputs
+            return found
+    return {}
+
+
+def _identity(urn: str) -> tuple[str, str]:
+    *_, types, name = urn.split("::")
+    return types.rpartition("$")[2], name
 
 
 # The engine may write the state to a folder or bucket while it reads it for this program.

@@ -1,4 +1,4 @@
-"""The command line of the testbed: `python -m testbed up | env | fault | down | status | demo`."""
+"""The command line of the testbed: `python -m testbed up | env | fault | logs | down | …`."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(up)
     _verb(verbs, "env", _env, 'print the variables to set in a shell: eval "$(make env)"')
     _add_faults(_verb(verbs, "fault", _fault, "cause a fault of the test cloud"))
+    _verb(verbs, "logs", _logs, "print what the controller's replicas logged, oldest first")
     _verb(verbs, "down", _down, "stop the testbed, and check that nothing is left")
     status = _verb(verbs, "status", _status, "show the parts of the testbed that run")
     status.add_argument(
@@ -210,8 +211,9 @@ def _deploy(state: State, directory: Path, chosen: argparse.Namespace) -> int:
     errors.print(
         "\nReady. Try it in this folder:\n"
         f'  eval "$({env})"\n'
-        "  kubectl create deployment web --image=nginx --replicas=20\n"
-        "  kubectl set resources deployment web --requests=cpu=500m,memory=512Mi\n"
+        "  kubectl create deployment web --image=nginx --replicas=20 --dry-run=client -o yaml |\n"
+        "    kubectl set resources -f - --local --requests=cpu=500m,memory=512Mi -o yaml |\n"
+        "    kubectl apply -f -\n"
         "  joiner top\n"
         "  joiner explain pod POD\n"
         "  pulumi preview\n"
@@ -239,6 +241,30 @@ def _fault(chosen: argparse.Namespace) -> int:
     arguments = [getattr(chosen, name) for name in fault.arguments]
     out.print(fault.act(cloud, *arguments))
     return 0
+
+
+def _logs(chosen: argparse.Namespace) -> int:
+    """Print the lines of all replicas by time."""
+    _running_state(chosen)
+    logs = state_directory(chosen.name) / "workloads" / "logs"
+    for line in controller_lines(logs):
+        out.print(line)
+    return 0
+
+
+def controller_lines(logs: Path) -> list[str]:
+    """Return the log lines of the controller's replicas, by time.
+
+    A line without a time, such as one of a traceback, follows the line before it.
+    """
+    dated: list[tuple[str, str]] = []
+    for file in sorted(logs.glob("kube-system_karpenter-*_controller.log")):
+        at = ""
+        for line in file.read_text(errors="replace").splitlines():
+            found = re.search(r'"time":"([^"]+)"', line)
+            at = found[1] if found else at
+            dated.append((at, line))
+    return [line for _, line in sorted(dated, key=lambda item: item[0])]
 
 
 def _running_state(chosen: argparse.Namespace) -> State:

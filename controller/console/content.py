@@ -19,7 +19,8 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import MILLI, format_quantity
 from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests
 from controller.disruption import candidates
-from controller.disruption.advice.explanation import deletion, hold
+from controller.disruption.advice.explanation import deletion
+from controller.disruption.draining import hold
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.cost import node_group
 from controller.offline.disrupt import Course, course_content

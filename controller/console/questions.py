@@ -16,7 +16,8 @@ from controller.disruption import candidates
 from controller.disruption.advice import advising
 from controller.disruption.advice.adoption import outside, translate_labels
 from controller.disruption.advice.advising import MAX_OBSTACLES, TIME_LIMITS
-from controller.disruption.advice.explanation import hold, node_named
+from controller.disruption.advice.explanation import node_named
+from controller.disruption.draining import hold
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.advise.report import (
     AdviceResult,

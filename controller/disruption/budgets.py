@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -17,9 +17,10 @@ from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, REBOOTING
 from controller.apis.karpenter.nodepool import Budget, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
-from controller.apis.wording import first_three
+from controller.apis.wording import first_three, with_count
 from controller.constraints.resources import CPU, MEMORY, Resources, parse_resources
 from controller.disruption.commands import Candidate, Reason
+from controller.disruption.draining import Wait, waits
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
 
@@ -126,11 +127,16 @@ def allowed_disruptions(
     `nodes` counts the pool's nodes to which budgets apply, `consuming` those that consume a budget
     (see `consumption`). A budget that `is_misconfigured` allows no disruption.
     """
+    return max(0, allowed_at_once(pool, reason, nodes=nodes, now=now) - consuming)
+
+
+def allowed_at_once(pool: NodePool, reason: Reason, *, nodes: int, now: datetime) -> int:
+    """Return how many of the NodePool's `nodes` nodes may be disrupted for this reason at once."""
     try:
         limits = [limit(budget, nodes) for budget in _active(pool, reason, now)]
     except ValueError:
         return 0
-    return max(0, min(limits, default=UNLIMITED) - consuming)
+    return min(limits, default=UNLIMITED)
 
 
 def share(pool: NodePool, reason: Reason, now: datetime) -> int | None:
@@ -190,13 +196,16 @@ class Budgets:
     `remaining` is in nodes. `capacity` is the amount of each resource that budgets in percent still
     allow, in 1/100,000 of the resource's unit. A node may be disrupted while any amount of each of
     its resources remains. `faults` are those of `budget_faults`, and `users` the nodes that consume
-    the budgets, by NodePool name.
+    the budgets, by NodePool name. `sizes` has for each NodePool how many nodes may be disrupted at
+    once, and how many nodes it has. `waits` says for what a user of the budgets waits.
     """
 
     remaining: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, dict[str, int]] = field(default_factory=dict)
     faults: Mapping[str, Sequence[str]] = field(default_factory=dict)
     users: Mapping[str, Sequence[StateNode]] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    waits: Wait = lambda _state: ""
 
     @classmethod
     def of(
@@ -207,27 +216,22 @@ class Budgets:
         nodes: Mapping[str, int],
         consuming: Mapping[str, Sequence[StateNode]],
         now: datetime,
+        waits: Wait = lambda _state: "",
     ) -> Budgets:
         """Return the budgets of every NodePool now.
 
         `nodes` and `consuming` are, by NodePool name, the number of nodes to which budgets apply,
         and the nodes that consume a budget; none if absent.
         """
-        budgets = cls(users=consuming)
-        faults: dict[str, Sequence[str]] = {}
+        remaining, faults, sizes = {}, {}, {}
         for pool in pools:
             name = pool.metadata.name
-            budgets.remaining[name] = allowed_disruptions(
-                pool,
-                reason,
-                nodes=nodes.get(name, 0),
-                consuming=len(consuming.get(name, ())),
-                now=now,
-            )
+            total, used = nodes.get(name, 0), len(consuming.get(name, ()))
+            at_once = allowed_at_once(pool, reason, nodes=total, now=now)
+            remaining[name], sizes[name] = max(0, at_once - used), (at_once, total)
             if wrong := budget_faults(pool, reason):
                 faults[name] = wrong
-        budgets.faults = faults
-        return budgets
+        return cls(remaining, faults=faults, users=consuming, sizes=sizes, waits=waits)
 
     def allows(self, pool: str, node: Node) -> bool:
         """Whether the budgets allow the disruption of this node."""
@@ -256,7 +260,7 @@ class Budgets:
     def copy(self) -> Budgets:
         """Return a copy, so that consuming it does not change this object."""
         left = {pool: dict(capacity) for pool, capacity in self.capacity.items()}
-        return Budgets(dict(self.remaining), left, self.faults, self.users)
+        return replace(self, remaining=dict(self.remaining), capacity=left)
 
     def held_back(self, pool: str) -> str:
         """Return the reason for a node of this NodePool that stays only because of budgets."""
@@ -265,20 +269,40 @@ class Budgets:
     def blocking_cause(self, pool: str) -> str:
         """Return the cause of 0 allowed disruptions.
 
-        It names the faults of misconfigured budgets, or else the nodes that consume the budgets.
+        It names the faults of misconfigured budgets, or else the nodes that consume the budgets, or
+        else the number of nodes that they allow.
         """
         if faults := self.faults.get(pool):
             return f"blocking budget: {'; '.join(faults)}"
-        if users := self.users.get(pool):
-            return f"blocking budget, used by {first_three([_use(state) for state in users])}"
-        return "blocking budget"
+        at_once, total = self.sizes.get(pool, (0, 0))
+        if at_once and (users := self.users.get(pool)):
+            # A budget in percent also limits the capacity that drift disrupts.
+            share = "its share of CPU or memory and " if self.remaining.get(pool) else ""
+            shown = first_three([_use(state, self.waits(state)) for state in users])
+            return f"blocking budget, {share}{len(users)} of {at_once} in use by {shown}"
+        return f"blocking budget, which allows {at_once} of {with_count(total, 'node')} now"
+
+    def stuck(self, pool: str) -> list[str]:
+        """Return the nodes that consume the budgets until a user acts, and what each waits for."""
+        waiting = ((state, self.waits(state)) for state in self.users.get(pool, ()))
+        return [f"{state.name} ({wait})" for state, wait in waiting if wait]
+
+    def is_in_progress(self, pool: str) -> bool:
+        """Whether only deletions that nothing blocks consume the budgets, as intended."""
+        users = self.users.get(pool, ())
+        return (
+            bool(users)
+            and not self.faults.get(pool)
+            and all(state.deleting for state in users)
+            and not self.stuck(pool)
+        )
 
 
-def _use(state: StateNode) -> str:
-    """Return the name of a node that consumes budgets, and why it does."""
+def _use(state: StateNode, wait: str) -> str:
+    """Return the name of a node that consumes budgets, why it does, and what it waits for."""
     if state.deleting:
-        since = state.deleted_at
-        return f"{state.name} (in deletion{f' since {since:%m-%d %H:%M:%S} UTC' if since else ''})"
+        since = f" since {state.deleted_at:%m-%d %H:%M:%S} UTC" if state.deleted_at else ""
+        return f"{state.name} (in deletion{since}{f', {wait}' if wait else ''})"
     is_rebooting = state.claim is not None and conditions.is_true(
         state.claim.status.conditions, REBOOTING
     )
@@ -302,7 +326,12 @@ def budgets_of(
     nodes = problem.snapshot.nodes
     total, consuming = consumed or consumption(nodes, reason)
     budgets = Budgets.of(
-        problem.node_pools.values(), reason, nodes=total, consuming=consuming, now=problem.now
+        problem.node_pools.values(),
+        reason,
+        nodes=total,
+        consuming=consuming,
+        now=problem.now,
+        waits=waits(problem),
     )
     if reason is Reason.DRIFTED:
         shares = {

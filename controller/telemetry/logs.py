@@ -1,7 +1,9 @@
 """Logs: one JSON object per line, with Karpenter's field names; sentences for users of a command.
 
 `about` sets the fields of a reconciliation (`controller`, `namespace`, `name`, `reconcileID`) for
-all lines within it. Other fields come from `extra=`. Values of fields with a secret's name, such as
+all lines within it. Other fields come from `extra=`. `name` is left out of a line that has it in
+the field of its kind, such as `NodeClaim`. `Pods` names the pods that a line is about: the lines
+with a pod's name are its story. Values of fields with a secret's name, such as
 `token`, are replaced by `REDACTED`.
 """
 
@@ -119,13 +121,16 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without a line break."""
+        fields, extra = dict(_fields.get()), _extra(record)
+        if fields.get("name") in (value for key, value in extra.items() if key[0].isupper()):
+            del fields["name"]  # the field of its kind, such as NodeClaim, has it
         line: dict[str, Any] = {
             "level": _LEVEL_NAMES.get(record.levelname, record.levelname),
             "time": _timestamp(record.created),
             "logger": record.name,
             "message": record.getMessage(),
-            **_fields.get(),
-            **_extra(record),
+            **fields,
+            **extra,
         }
         if record.exc_info:
             line["error"] = str(record.exc_info[1])

@@ -14,10 +14,12 @@ from controller.apis import labels
 from controller.options import Options, to_environment
 from infra.cluster.ekscluster import EksCluster
 from infra.config.forms import DnsPolicy, Identity, MetricsDiscovery, Wire
+from infra.deployment.changedsettings import changed_settings
 from infra.deployment.customresources import definitions
 from infra.identity.podidentity import PodIdentity
 from infra.inputs import then
 from infra.lifecycle.fieldmanager import applied_by_us
+from infra.state import recorded_properties
 
 CONTAINER = "controller"
 USER = 65532
@@ -29,6 +31,17 @@ ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
 IDENTITY_ANNOTATION = "joiner.dev/identity"
 """Pod annotation: the controller's identity. A change of identity changes the pod template, and so
 replaces the pods. EKS injects credentials into a pod only when the pod is created."""
+
+ALWAYS = (
+    "AWS_REGION",
+    "CLUSTER_NAME",
+    "FEATURE_GATES",
+    "INSTALLATION",
+    "INTERRUPTION_QUEUE",
+    "KARPENTER_SERVICE",
+    "SYSTEM_NAMESPACE",
+)
+"""Environment variables that every installation sets."""
 
 CRITICAL = {"key": "CriticalAddonsOnly", "operator": "Exists"}
 """Toleration of the taint of nodes for what a cluster cannot do without."""
@@ -387,6 +400,8 @@ class Controller(pulumi.ComponentResource):
         made: dict[tuple[str, str], pulumi.Resource] = {}
         for suffix, wire in objects(args, self._secret()):
             made[wire["kind"], suffix] = self._make(suffix, wire, made)
+            if wire["kind"] == "Deployment" and pulumi.runtime.is_dry_run():
+                self._report_settings(wire["spec"])
         self.register_outputs({"deployment": args.name})
 
     def _make(
@@ -419,6 +434,17 @@ class Controller(pulumi.ComponentResource):
             name, api_version=wire["apiVersion"], kind=kind, metadata=metadata, **fields, opts=opts
         )
         return other
+
+    def _report_settings(self, spec: Wire) -> None:
+        """Report in a preview which settings change; `spec` is the Deployment's."""
+        recorded = recorded_properties("kubernetes:apps/v1:Deployment", self._name).get("spec")
+        if recorded is not None:
+            before, after = (
+                each["template"]["spec"]["containers"][0].get("env") or ()
+                for each in (recorded, spec)
+            )
+            if changes := changed_settings(before, after):
+                pulumi.log.info(f"settings: {', '.join(changes)}", self)
 
     def _namespace(self) -> list[pulumi.Resource]:
         if not self._args.create_namespace:
@@ -619,7 +645,8 @@ def environment(options: Options, more: Mapping[str, pulumi.Input[str]]) -> list
     """Return the container's environment: non-default settings, `more`, and resource fields.
 
     `more` overrides settings. MEMORY_LIMIT (bytes) and CPU_REQUESTS (millicores) come from the
-    container's resources unless they are set.
+    container's resources unless they are set. Pulumi compares the entries by position. What every
+    installation has comes first, so that a setting that is added moves as few entries as possible.
     """
     settings: Mapping[str, pulumi.Input[str]] = {**to_environment(options), **more}
     given = {"MEMORY_LIMIT": "limits.memory", "CPU_REQUESTS": "requests.cpu"}
@@ -638,7 +665,9 @@ def environment(options: Options, more: Mapping[str, pulumi.Input[str]]) -> list
         for name, resource in given.items()
         if name not in settings
     ]
-    return [{"name": name, "value": settings[name]} for name in sorted(settings)] + resources
+    values = [{"name": name, "value": settings[name]} for name in sorted(settings)]
+    always = [entry for entry in values if entry["name"] in ALWAYS]
+    return [*always, *resources, *(entry for entry in values if entry["name"] not in ALWAYS)]
 
 
 def _reference(kind: str, name: pulumi.Input[str]) -> dict[str, Any]:

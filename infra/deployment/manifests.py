@@ -20,7 +20,14 @@ from controller.options import SETTINGS, FeatureGates, Options, text_of
 from infra.config.checks import SPOT_TO_SPOT, require_options
 from infra.config.forms import Wire
 from infra.config.settings import StackConfig
-from infra.deployment.controller import ObjectsArgs, Rule, cluster_rules, environment, objects
+from infra.deployment.controller import (
+    ALWAYS,
+    ObjectsArgs,
+    Rule,
+    cluster_rules,
+    environment,
+    objects,
+)
 from infra.release import CHECKOUT, version
 
 HEAD = """\
@@ -266,6 +273,7 @@ def _environment(found: re.Match[str]) -> str:
         "SYSTEM_NAMESPACE": ".Release.Namespace",
         "KARPENTER_SERVICE": ".Values.name",
     }
+    always = " ".join(f'"{name}"' for name in ALWAYS)
     pairs = " ".join(f'"{name}" {expression}' for name, expression in sorted(derived.items()))
     lines = [
         "env:",
@@ -275,15 +283,21 @@ def _environment(found: re.Match[str]) -> str:
         f'{{{{- $gates = trimSuffix "," (printf "{SPOT_TO_SPOT}=true,%s" $gates) }}}}',
         '{{- $_ := set $env "FEATURE_GATES" $gates }}',
         "{{- end }}",
-        "{{- range $name, $value := $env }}",
-        "- name: {{ $name }}",
-        "  value: {{ $value | quote }}",
+        f"{{{{- range list {always} }}}}",
+        "- name: {{ . }}",
+        "  value: {{ get $env . | quote }}",
         "{{- end }}",
     ]
     for entry in environment(Options(cluster_name=""), {}):
         if "valueFrom" in entry:
             lines.append(f'{{{{- if not (hasKey $env "{entry["name"]}") }}}}')
             lines += [*_yaml([entry]).splitlines(), "{{- end }}"]
+    lines += [
+        f"{{{{- range $name, $value := omit $env {always} }}}}",
+        "- name: {{ $name }}",
+        "  value: {{ $value | quote }}",
+        "{{- end }}",
+    ]
     return "".join(
         line if line.startswith("{{-") else f"{indent}{line}" for line in _with_newlines(lines)
     )

@@ -61,15 +61,23 @@ class Plan:
     """Whether the stack is being destroyed instead of changed."""
 
 
-def expected_impact(location: ClusterLocation, plan: Plan) -> list[str]:
-    """Return lines for the preview: what the plan does to the cluster's nodes."""
+@dataclass(frozen=True)
+class Effect:
+    """A sentence about what a plan does to nodes, and whether it terminates any of them."""
+
+    text: str
+    terminates: bool = True
+
+
+def expected_impact(location: ClusterLocation, plan: Plan) -> list[Effect]:
+    """Return what the plan does to the cluster's nodes, for the preview."""
     try:
         cluster = ClusterApi.find(location)
         nodes = list(nodes_of(cluster.list(NODE_CLAIM.collection)))
         pools = cluster.list(NODE_POOL.collection)
     except CLUSTER_ERRORS as exc:
-        return [f"the effect of this change on nodes is unknown: {exc}"]
-    return list(lines(nodes, pools, plan, Prices(location).of)) if nodes else []
+        return [Effect(f"the effect of this change on nodes is unknown: {exc}", terminates=False)]
+    return list(effects(nodes, pools, plan, Prices(location).of)) if nodes else []
 
 
 def nodes_of(claims: Iterable[Wire]) -> Iterator[Node]:
@@ -88,8 +96,10 @@ def nodes_of(claims: Iterable[Wire]) -> Iterator[Node]:
             )
 
 
-def lines(nodes: Sequence[Node], pools: Sequence[Wire], plan: Plan, price: Price) -> Iterator[str]:
-    """Yield one sentence for each effect of the plan on nodes.
+def effects(
+    nodes: Sequence[Node], pools: Sequence[Wire], plan: Plan, price: Price
+) -> Iterator[Effect]:
+    """Yield each effect of the plan on nodes.
 
     Args:
         nodes: the running nodes.
@@ -102,16 +112,19 @@ def lines(nodes: Sequence[Node], pools: Sequence[Wire], plan: Plan, price: Price
     at_stake = [node for node in nodes if plan.has_controller or node.pool in wanted]
     if plan.is_destroyed:
         if at_stake:
-            yield f"pulumi destroy would drain and terminate {_number_and_price(at_stake, price)}"
+            yield Effect(
+                f"pulumi destroy would drain and terminate {_number_and_price(at_stake, price)}"
+            )
         return
     changes = [
         *_deleted_pools(nodes, pools, wanted, plan, price),
         *_drift_causes(nodes, plan, price),
     ]
-    yield from changes
+    yield from map(Effect, changes)
     if at_stake and not changes:
         keeps = "keeps" if len(at_stake) == 1 else "keep"
-        yield f"this change disrupts no node: {_number_and_price(at_stake, price)} {keeps} running"
+        kept = f"{_number_and_price(at_stake, price)} {keeps} running"
+        yield Effect(f"this change disrupts no node: {kept}", terminates=False)
 
 
 def _deleted_pools(

@@ -72,6 +72,8 @@ class RunningNode:
     """An instance of the installation, or a NodeClaim whose instance is being launched."""
 
     identity: str
+    """The node's name, or else that of its NodeClaim or the instance's ID."""
+
     profile: str = ""
     """ARN of the node's instance profile; empty if it is not known."""
 
@@ -91,20 +93,48 @@ class RunningNode:
 def running_nodes(location: ClusterLocation, installation: str) -> list[RunningNode]:
     """Return the nodes of an installation: its instances, and NodeClaims without an instance.
 
-    If the API server does not answer, only instances are found.
+    If the API server does not answer, only instances are found, and they are named by their IDs.
     """
-    return [*_instances(location, installation), *_launching_claims(location)]
+    claims = _claims(location)
+    launching = [
+        RunningNode(_claim_title(claim)) for claim in claims if not _status(claim, "providerID")
+    ]
+    return [*_instances(location, installation, claims), *launching]
 
 
-def _instances(location: ClusterLocation, installation: str) -> list[RunningNode]:
+def _instances(
+    location: ClusterLocation, installation: str, claims: Sequence[Mapping[str, Any]]
+) -> list[RunningNode]:
     cloud = Leftovers(location, installation)
+    names = {
+        _status(claim, "providerID").rpartition("/")[2]: _status(claim, "nodeName")
+        or _claim_title(claim)
+        for claim in claims
+    }
     roles: dict[str, frozenset[str]] = {"": frozenset()}
     nodes = []
     for instance, profile in cloud.instance_profiles().items():
         if profile not in roles:
             roles[profile] = cloud.roles_in(profile)
-        nodes.append(RunningNode(instance, profile, roles[profile]))
+        nodes.append(RunningNode(names.get(instance, instance), profile, roles[profile]))
     return nodes
+
+
+def _claims(location: ClusterLocation) -> list[Mapping[str, Any]]:
+    """Return the NodeClaims of EC2NodeClasses; none if the API server does not answer."""
+    try:
+        claims = ClusterApi.find(location).list(NODE_CLAIM.collection)
+    except CLUSTER_ERRORS:
+        return []
+    return [claim for claim in claims if is_ours(claim["spec"])]
+
+
+def _status(claim: Mapping[str, Any], field: str) -> str:
+    return str((claim.get("status") or {}).get(field) or "")
+
+
+def _claim_title(claim: Mapping[str, Any]) -> str:
+    return f"NodeClaim {claim['metadata']['name']}"
 
 
 def refusals_of_end(props: Mapping[str, Any]) -> Iterator[str]:
@@ -118,9 +148,9 @@ def refusals_of_end(props: Mapping[str, Any]) -> Iterator[str]:
     keys = [key for key in NEEDED if key in needed and NEEDED[key].retained_by not in retained]
     if "nodes" not in retained or not keys:
         return
-    for using, lost in _groups(
-        keys, props, _instances(ClusterLocation.of(props), props["installation"])
-    ):
+    location = ClusterLocation.of(props)
+    nodes = _instances(location, props["installation"], _claims(location))
+    for using, lost in _groups(keys, props, nodes):
         yield (
             f"{PROJECT}:retainOnDelete names nodes, but this would delete {_objects(lost, props)}, "
             f"and {_depend(using)} on {'it' if len(lost) == 1 else 'them'}: {_shorten(using)}. Let "
@@ -153,17 +183,6 @@ def refusals(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
         return
     yield from _node_refusals(lost, olds, news, nodes)
     yield from _roles_in_profiles(lost, olds, profiles)
-
-
-def _launching_claims(location: ClusterLocation) -> Iterator[RunningNode]:
-    """Yield the NodeClaims of an EC2NodeClass that have no instance yet."""
-    try:
-        claims = ClusterApi.find(location).list(NODE_CLAIM.collection)
-    except CLUSTER_ERRORS:
-        return
-    for claim in claims:
-        if is_ours(claim["spec"]) and not (claim.get("status") or {}).get("providerID"):
-            yield RunningNode(f"NodeClaim {claim['metadata']['name']}")
 
 
 def _lost_keys(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
@@ -199,12 +218,12 @@ def _node_refusals(
         yield (
             f"{'; '.join(each for _, each in changes)}. This would delete {_objects(keys, olds)}, "
             f"and {_depend(using)} on {'it' if len(keys) == 1 else 'them'}: {_shorten(using)}. "
-            f"Make this change in stages: 1. Set {' and '.join(setting for setting, _ in changes)} "
-            "back. 2. Remove "
-            f"the NodePools (set {PROJECT}:defaultNodePool to false, or empty the folder of "
-            f"{PROJECT}:nodePools; destroy stacks that have {PROJECT}:platformStack), run `pulumi "
-            "up`, and wait until no NodeClaim is left (`kubectl get nodeclaims`). 3. Make this "
-            "change, add the NodePools again and run `pulumi up`"
+            "Make this change in stages:\n"
+            f"1. Set {' and '.join(setting for setting, _ in changes)} back.\n"
+            f"2. Remove the NodePools (set {PROJECT}:defaultNodePool to false, or empty the folder "
+            f"of {PROJECT}:nodePools; destroy stacks that have {PROJECT}:platformStack), run "
+            "`pulumi up`, and wait until no NodeClaim is left (`kubectl get nodeclaims`).\n"
+            "3. Make this change, add the NodePools again and run `pulumi up`."
         )
 
 

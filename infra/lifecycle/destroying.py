@@ -20,6 +20,8 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import Resource
 
+from infra.wording import wrapped
+
 DESTROY = frozenset({"destroy", "down", "dn"})
 OTHERS = frozenset({"up", "update", "preview", "pre", "refresh", "import", "watch"})
 
@@ -36,7 +38,8 @@ class DestroyRefusedError(pulumi.RunError):
     """`pulumi destroy` would be refused; the message says why and what to do."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(["pulumi destroy would be refused:", *problems]))
+        said = ["pulumi destroy would be refused:", *map(wrapped, problems)]
+        super().__init__("\n".join(said))
 
 
 def refuse_ahead(

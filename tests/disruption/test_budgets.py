@@ -12,8 +12,10 @@ from controller.apis.kubernetes.meta import with_fields
 from controller.disruption.advice.forecast import never_allows
 from controller.disruption.budgets import UNLIMITED, Budgets, allowed_disruptions
 from controller.disruption.commands import Reason
+from controller.disruption.draining import waits
+from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
-from tests.builders import make_node, make_nodepool
+from tests.builders import make_node, make_nodepool, make_pod, make_snapshot
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 WORKING_HOURS = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
@@ -146,9 +148,46 @@ def test_the_reason_of_a_blocking_budget_names_the_nodes_that_use_it() -> None:
     )
 
     assert budgets.held_back("default") == (
-        "No allowed disruptions in NodePool default due to blocking budget, used by "
+        "No allowed disruptions in NodePool default due to blocking budget, 2 of 1 in use by "
         f"a (in deletion since {MONDAY:%m-%d %H:%M:%S} UTC), b (not ready)"
     )
+
+
+def test_the_reason_of_a_blocking_budget_names_what_a_stuck_node_waits_for() -> None:
+    node = with_fields(make_node("a"), "metadata", deletion_timestamp=MONDAY)
+    pod = make_pod("payments", node="a", annotations={"karpenter.sh/do-not-disrupt": "true"})
+    stuck = StateNode(node=node, deleting=True)
+    snapshot = make_snapshot(pods=(pod,), nodes=(stuck,))
+    problem = DisruptionProblem(snapshot=snapshot, node_pools={}, now=MONDAY)
+    budgets = Budgets.of(
+        [with_budgets(Budget(nodes="1"))],
+        Reason.DRIFTED,
+        nodes={"default": 10},
+        consuming={"default": [stuck]},
+        now=MONDAY,
+        waits=waits(problem),
+    )
+
+    assert budgets.blocking_cause("default") == (
+        "blocking budget, 1 of 1 in use by "
+        f"a (in deletion since {MONDAY:%m-%d %H:%M:%S} UTC, waits for pod default/payments: "
+        "karpenter.sh/do-not-disrupt: true; no terminationGracePeriod: it waits forever)"
+    )
+    assert not budgets.is_in_progress("default")
+
+
+def test_a_deletion_that_nothing_blocks_is_in_progress() -> None:
+    deleting = StateNode(node=make_node("a"), deleting=True)
+    budgets = Budgets.of(
+        [with_budgets(Budget(nodes="1"))],
+        Reason.EMPTY,
+        nodes={"default": 10},
+        consuming={"default": [deleting]},
+        now=MONDAY,
+    )
+
+    assert budgets.is_in_progress("default")
+    assert not Budgets().is_in_progress("default"), "the budgets allow no disruption at all"
 
 
 def test_an_invalid_budget_for_other_reasons_does_not_block() -> None:
@@ -156,7 +195,7 @@ def test_an_invalid_budget_for_other_reasons_does_not_block() -> None:
     pool = with_budgets(Budget(nodes="0"), invalid)
     budgets = Budgets.of([pool], Reason.DRIFTED, nodes={"default": 10}, consuming={}, now=MONDAY)
 
-    assert budgets.blocking_cause("default") == "blocking budget"
+    assert budgets.blocking_cause("default") == "blocking budget, which allows 0 of 10 nodes now"
 
 
 def test_a_leap_day_is_a_valid_schedule() -> None:

@@ -17,7 +17,7 @@ from controller.apis.meanings import meanings
 from controller.options import SETTINGS, Setting, describe_allowed, text_of
 from infra.config.table import table as stack_settings
 from testbed.environment import CHECKOUT
-from tests.docs import annotated, messages, metrics
+from tests.docs import annotated, instancetypes, messages, metrics
 
 LABELS = Path(__file__).parent / "labels.yaml"
 
@@ -186,6 +186,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "labels.md": labels_page,
     "crds.md": crds_page,
     "annotated.md": annotated.page,
+    "instance-types.md": instancetypes.page,
 }
 """Every rendered page, by its name below docs/reference."""
 

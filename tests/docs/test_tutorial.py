@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from testbed.environment import CHECKOUT
 
@@ -82,3 +83,15 @@ def test_each_command_of_the_tutorial_prints_the_output_shown(
                 compared += 1
 
     assert compared == 7
+
+
+def test_the_first_workload_is_one_batch_of_pods_with_requests() -> None:
+    """Requests that are set later are a rollout, in which pods come one by one."""
+    blocks = BLOCK.findall((DOCS / "tutorial" / "first-workload.md").read_text())
+    (block,) = [text for _, text in blocks if "kind: Deployment" in text]
+    (deployment,) = re.findall(r"<<EOF\n(.*?)^EOF$", block, re.M | re.S)
+
+    (container,) = yaml.safe_load(deployment)["spec"]["template"]["spec"]["containers"]
+
+    assert container["resources"]["requests"]
+    assert not [text for _, text in blocks if "set resources" in text]

@@ -96,7 +96,7 @@ def checked(before: list[str] | None, after: list[str]) -> str:
     try:
         _DeletionGuardProvider().check(olds, news)
     except WouldBeDeletedError as exc:
-        return str(exc)
+        return " ".join(str(exc).split())
     return ""
 
 

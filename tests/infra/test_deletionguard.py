@@ -45,7 +45,7 @@ def refused(olds: Props, news: Props) -> str:
     try:
         _DeletionGuardProvider().diff("id", olds, news)
     except WouldBeDeletedError as exc:
-        return str(exc)
+        return " ".join(str(exc).split())
     return ""
 
 
@@ -159,7 +159,7 @@ def test_deletion_protection_of_the_cluster_blocks_the_destroy(
         monkeypatch.setattr(f"infra.{module}.describe_cluster", lambda _location: cluster)
     before_drain = first_to_end | {"made": {"cluster": NEW}}
 
-    with pytest.raises(WouldBeDeletedError, match="set joiner:deletionProtection to false"):
+    with pytest.raises(WouldBeDeletedError, match=r"set\s+joiner:deletionProtection\s+to false"):
         _DeletionGuardProvider().end(before_drain)
     _DeletionGuardProvider().end(before_drain | {"retained": ["cluster"]})
     cluster["deletionProtection"] = False

@@ -15,7 +15,16 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from infra.clusterapi import ClusterLocation
-from infra.guards.impact import Node, Plan, Prices, expected_impact, lines, nodes_of
+from infra.guards.impact import (
+    Effect,
+    Node,
+    Plan,
+    Price,
+    Prices,
+    effects,
+    expected_impact,
+    nodes_of,
+)
 from infra.nodepools import default_manifests, replace_placeholders
 
 STACK = "organization/joiner/dev"
@@ -63,7 +72,11 @@ def owned(name: str, stack: str = STACK) -> Wire:
 
 
 def said(nodes: list[Node], planned: Plan, *pools: Wire) -> list[str]:
-    return list(lines(nodes, pools, planned, lambda node: 0.25))
+    return [effect.text for effect in effects(nodes, pools, planned, lambda node: 0.25)]
+
+
+def warned(nodes: list[Node], planned: Plan, *pools: Wire) -> list[bool]:
+    return [effect.terminates for effect in effects(nodes, pools, planned, lambda node: 0.25)]
 
 
 def test_an_update_reports_no_disrupted_nodes_and_a_destroy_all_of_them() -> None:
@@ -105,6 +118,18 @@ def test_a_removed_pool_reports_the_nodes_that_terminate() -> None:
     assert line == "NodePool old would be deleted with 1 node ($0.25 an hour)"
 
 
+def test_what_terminates_nodes_is_a_warning() -> None:
+    node_class, pool = manifests()
+    drifting = plan(node_class, pool | {"spec": {**pool["spec"], "weight": 3}})
+    drifting.manifests[1]["spec"]["template"]["metadata"] = {"labels": {"team": "b"}}
+    same = plan(*manifests())
+
+    assert warned([node()], same, owned("default")) == [False]
+    assert warned([node("old")], same, owned("old")) == [True]
+    assert warned([node()], drifting, owned("default")) == [True]
+    assert warned([node()], replace(same, is_destroyed=True)) == [True]
+
+
 def test_pools_of_other_stacks_and_their_nodes_are_not_reported() -> None:
     theirs = owned("theirs", "organization/joiner/other")
 
@@ -113,10 +138,14 @@ def test_pools_of_other_stacks_and_their_nodes_are_not_reported() -> None:
 
 
 def test_a_node_without_a_price_is_reported_without_one() -> None:
-    printed = list(lines([node(), node()], [], plan(*manifests()), lambda node: None))
     dear = replace(node(), instance_type="m5.24xlarge")
-    some = list(
-        lines([node(), dear], [], plan(), lambda n: 5.0 if n.instance_type != "m5.large" else None)
+
+    def printed_at(nodes: list[Node], planned: Plan, price: Price) -> list[str]:
+        return [effect.text for effect in effects(nodes, [], planned, price)]
+
+    printed = printed_at([node(), node()], plan(*manifests()), lambda node: None)
+    some = printed_at(
+        [node(), dear], plan(), lambda n: 5.0 if n.instance_type != "m5.large" else None
     )
 
     assert printed == ["this change disrupts no node: 2 nodes (price unknown) keep running"]
@@ -139,9 +168,11 @@ def test_nodeclaims_of_other_controllers_are_not_reported() -> None:
 
 @pytest.mark.usefixtures("entries")
 def test_a_silent_cluster_is_reported() -> None:
-    (line,) = expected_impact(HERE, plan())
-
-    assert line == "the effect of this change on nodes is unknown: no answer from joiner"
+    assert expected_impact(HERE, plan()) == [
+        Effect(
+            "the effect of this change on nodes is unknown: no answer from joiner", terminates=False
+        )
+    ]
 
 
 def test_without_permission_to_read_prices_none_are_reported(

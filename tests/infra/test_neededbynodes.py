@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from infra.clusterapi import ClusterApi, ClusterLocation
 from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 from infra.guards.neededbynodes import RunningNode, running_nodes
+from infra.wording import WIDTH
 from tests.infra.knownaws import NEW, connection
 from tests.infra.test_program import ACCOUNT, standard
 
@@ -38,11 +39,11 @@ def recorded_of_cluster(**settings: str) -> Props:
 
 
 def refused(olds: Props, news: Props) -> str:
-    """Return why the change is refused; empty if it is not."""
+    """Return why the change is refused, on one line; empty if it is not."""
     try:
         _DeletionGuardProvider().diff("id", olds, news)
     except WouldBeDeletedError as exc:
-        return str(exc)
+        return " ".join(str(exc).split())
     return ""
 
 
@@ -143,6 +144,36 @@ def test_only_nodes_that_use_an_object_protect_it(launch: Launch) -> None:
     said = refused(windows, linux)
     assert f"1 node depends on them: {instance}" in said
     assert f"the Windows node role {ARN}:role/{WINDOWS}" in said
+
+
+def test_the_refusal_names_nodes_and_has_a_line_for_each_stage(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    olds, news = recorded(), recorded(iamPath="/team/")
+    joined, starting = launch(), launch()
+
+    class Cluster:
+        def list(self, _path: str) -> list[Props]:
+            ours = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+            statuses = (
+                {"providerID": f"aws:///us-west-2a/{joined}", "nodeName": "ip-10-0-0-1.internal"},
+                {"providerID": f"aws:///us-west-2a/{starting}"},
+            )
+            return [
+                {"metadata": {"name": f"c-{n}"}, "spec": {"nodeClassRef": ours}, "status": status}
+                for n, status in enumerate(statuses)
+            ]
+
+    monkeypatch.setattr(ClusterApi, "find", lambda location: Cluster())
+
+    with pytest.raises(WouldBeDeletedError) as said:
+        _DeletionGuardProvider().diff("id", olds, news)
+
+    assert "ip-10-0-0-1.internal, NodeClaim c-1" in str(said.value)
+    assert joined not in str(said.value)
+    assert max(map(len, str(said.value).splitlines())) <= WIDTH
+    starts = [line[:3] for line in str(said.value).splitlines()]
+    assert [each for each in starts if each[0].isdigit()] == ["1. ", "2. ", "3. "]
 
 
 def test_foreign_instances_protect_nothing(launch: Launch) -> None:
@@ -269,7 +300,7 @@ def test_a_destroy_that_leaves_nodes_running_keeps_what_they_need(
         try:
             _DeletionGuardProvider().end(stacks[retained]["joiner-deletion-guard-before-end"])
         except WouldBeDeletedError as exc:
-            return str(exc)
+            return " ".join(str(exc).split())
         return ""
 
     assert refused_end("nodes") == "", "no node runs"

@@ -408,9 +408,9 @@ async def test_a_claim_that_cannot_be_launched_is_deleted_with_its_reason_in_the
     await asyncio.sleep(5)
 
     assert world.api.find(NODE_CLAIM, CLAIM) is None
-    (deleted,) = [r for r in caplog.records if r.message.startswith("deleting nodeclaim")]
+    (deleted,) = [r for r in caplog.records if r.message.startswith("failed launching nodeclaim")]
     assert vars(deleted)["NodeClaim"] == CLAIM
-    assert vars(deleted)["reason"] == "insufficient_capacity"
+    assert vars(deleted)["reason"] == "InsufficientCapacity"
     await world.end()
 
 

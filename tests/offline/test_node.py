@@ -170,8 +170,8 @@ def test_a_stuck_deletion_says_since_when_why_until_when_and_what_it_blocks(
     assert asked(capsys, path, "a")["why"] == (
         "Node is already being deleted: since 2026-11-01 00:00:00 UTC; waits for pod "
         f"{cluster['pods'][0]['metadata']['namespace']}/{cluster['pods'][0]['metadata']['name']} "
-        "and 1 other pod: karpenter.sh/do-not-disrupt: true; no terminationGracePeriod ends the "
-        "wait; until then, the node uses the budgets of its NodePool"
+        "and 1 other pod: karpenter.sh/do-not-disrupt: true; no terminationGracePeriod: it waits "
+        "forever; until then, the node uses the budgets of its NodePool"
     )
     nodes = content.cluster(problem_in(Path(path)))["nodes"]
     node = next(node for node in nodes if node["name"] == "a")
@@ -230,7 +230,10 @@ def test_the_budget_that_keeps_an_empty_node_is_named(
     answer = asked(capsys, written(tmp_path, world(("a", "small", []), pools=none)), "a")
 
     assert not answer["goes"]
-    assert answer["why"] == "No allowed disruptions in NodePool general due to blocking budget"
+    assert answer["why"] == (
+        "No allowed disruptions in NodePool general due to blocking budget, which allows 0 of 1 "
+        "node now"
+    )
     assert answer["changes"] == [
         "allow a disruption for reason Empty in the budgets of NodePool general"
     ]

@@ -534,9 +534,9 @@ async def test_the_event_of_a_pool_names_the_invalid_budget_that_blocks_it() -> 
     await scenario.work(1)
 
     assert (
-        "No allowed disruptions for disruption reason Empty due to blocking budget: "
-        "spec.disruption.budgets[1]: schedule '0 0 31 2 *' never occurs: no month that it names "
-        "has such a day"
+        "No allowed disruptions for disruption reasons Empty, Underutilized, Drifted, Unhealthy "
+        "due to blocking budget: spec.disruption.budgets[1]: schedule '0 0 31 2 *' never occurs: "
+        "no month that it names has such a day"
     ) in await scenario.world.events("DisruptionBlocked")
 
 

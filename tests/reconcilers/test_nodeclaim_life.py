@@ -111,9 +111,10 @@ async def test_insufficient_capacity_is_reported_on_the_pods(
     )
 
 
-async def test_equal_capacity_errors_of_claims_are_logged_once(
+async def test_equal_capacity_errors_of_claims_are_one_warning(
     world: World, lifecycle: Lifecycle, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     names = [f"claim-{number}" for number in range(9)]
     for name in names:
         claim = make_nodeclaim()
@@ -127,10 +128,40 @@ async def test_equal_capacity_errors_of_claims_are_logged_once(
 
     assert world.claims() == []
     logged = [r for r in caplog.records if r.getMessage().startswith("failed launching")]
-    assert [r.getMessage() for r in logged] == [
-        "failed launching nodeclaim: no m5.large in us-west-2a"
-    ]
-    assert logged[0].__dict__["NodeClaim"] == "claim-0"
+    assert {r.getMessage() for r in logged} == {
+        "failed launching nodeclaim; deleting it: no m5.large in us-west-2a"
+    }
+    assert [vars(r)["NodeClaim"] for r in logged] == names
+    assert [vars(r)["NodeClaim"] for r in caplog.records if r.levelname == "WARNING"] == ["claim-0"]
+
+
+async def test_a_failed_launch_is_one_warning_with_its_reason_and_pods(
+    world: World, lifecycle: Lifecycle, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.cloud.exhaust()
+    pod = make_pod("web")
+    world.seed(make_nodeclaim(), pod)
+    world.cluster.nominate("claim", [pod], world.now + timedelta(minutes=1))
+
+    await lifecycle.reconcile("claim")
+
+    (warning,) = [vars(r) for r in caplog.records if r.levelname == "WARNING"]
+    assert (warning["NodeClaim"], warning["Pods"]) == ("claim", "default/web")
+    assert warning["reason"] == "InsufficientCapacity"
+
+
+async def test_every_step_of_a_node_names_its_pods_in_the_log(
+    world: World, lifecycle: Lifecycle, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = make_pod("web")
+    world.seed(make_nodeclaim(), pod)
+    world.cluster.nominate("claim", [pod], world.now + timedelta(minutes=1))
+
+    with caplog.at_level("INFO"):
+        await lifecycle.reconcile("claim")
+
+    named = [r.getMessage() for r in caplog.records if vars(r).get("Pods") == "default/web"]
+    assert named == ["launched nodeclaim"]
 
 
 async def test_a_failed_launch_is_reported_in_its_condition(

@@ -124,7 +124,11 @@ async def test_repair_respects_budgets(reasons: list[str] | None) -> None:
 
     assert scenario.going() == []
     said = await scenario.world.events("DisruptionBlocked")
-    assert "No allowed disruptions for disruption reason Unhealthy due to blocking budget" in said
+    named = "reason Unhealthy" if reasons else "reasons Empty, Underutilized, Drifted, Unhealthy"
+    assert [each for each in said if "for disruption" in each] == [
+        f"No allowed disruptions for disruption {named} due to blocking budget, which allows 0 of "
+        "10 nodes now"
+    ]
 
 
 async def test_a_not_ready_node_does_not_consume_the_budget_of_its_own_repair() -> None:

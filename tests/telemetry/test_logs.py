@@ -42,9 +42,18 @@ def test_a_log_line_has_message_time_logger_and_object(file: Path) -> None:
     assert line["logger"] == "controller.x"
     assert line["message"] == "launched it"
     assert line["NodeClaim"] == "default-1"
-    assert (line["controller"], line["name"]) == ("nodeclaim.lifecycle", "default-1")
+    assert line["controller"] == "nodeclaim.lifecycle"
+    assert "name" not in line, "NodeClaim has it"
     assert line["reconcileID"]
     assert line["time"].endswith("Z")
+
+
+def test_a_log_line_about_another_object_names_both(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    with logs.about("node.termination", "web/node-1"):
+        logging.getLogger("x").info("moved", extra={"Node": "node-2"})
+    (line,) = lines(file)
+    assert (line["namespace"], line["name"], line["Node"]) == ("web", "node-1", "node-2")
 
 
 def test_a_log_line_outside_a_reconciliation_has_no_object(file: Path) -> None:

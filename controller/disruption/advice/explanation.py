@@ -9,25 +9,21 @@ from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import INITIALIZED
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.apis.wording import with_count
 from controller.disruption.advice.recommendations import Question, recommendations, verdict
 from controller.disruption.costs import SavingDurations, eviction_price
+from controller.disruption.draining import drain_obstacle, drained_pods, hold, termination_time
 from controller.disruption.offerings import node_offering
-from controller.disruption.pods import local_claims, surges, uses_any
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import never, schedule
 from controller.scheduling.settings import IGNORE
-from controller.state.evictions import EvictionGuards, budget_obstacle, remedy
 from controller.state.nodes import StateNode
 from controller.state.pods import (
-    forbids_disruption,
     is_daemon,
     is_reschedulable,
     is_static,
     is_terminal,
-    protected_for,
 )
 from controller.state.snapshot import Snapshot
 
@@ -153,22 +149,11 @@ def why_not_evaluated(state: StateNode, pods: Sequence[Pod], problem: Disruption
 def deletion(state: StateNode, pods: Sequence[Pod], problem: DisruptionProblem) -> str:
     """Return since when a node is in deletion, for what it waits, and until when at most."""
     since = f"since {state.deleted_at:%Y-%m-%d %H:%M:%S} UTC" if state.deleted_at else "just begun"
-    draining = [
-        pod for pod in pods if is_reschedulable(pod) and not is_daemon(pod) and not is_static(pod)
-    ]
-    blocked = [(pod, why) for pod in draining for why, _ in [hold(pod, problem)] if why]
-    annotations = state.claim.metadata.annotations if state.claim is not None else {}
-    until = annotations.get(labels.TERMINATION_TIMESTAMP)
+    if wait := drain_obstacle(state, pods, problem):
+        return f"{since}; {wait}; until then, the node uses the budgets of its NodePool"
+    until = termination_time(state)
     end = f"; all its pods will be deleted by {until}" if until else ""
-    if not blocked:
-        return f"{since}; {with_count(len(draining), 'pod')} to evict{end}"
-    pod, why = blocked[0]
-    others = f" and {with_count(len(blocked) - 1, 'other pod')}" if blocked[1:] else ""
-    end = end or "; no terminationGracePeriod ends the wait"
-    return (
-        f"{since}; waits for pod {pod.key}{others}: {why}{end}; until then, the node uses the "
-        "budgets of its NodePool"
-    )
+    return f"{since}; {with_count(len(drained_pods(pods)), 'pod')} to evict{end}"
 
 
 def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanation:
@@ -188,31 +173,6 @@ def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanati
         change = "free capacity on other nodes, or allow a NodePool to launch a node for it"
     price = eviction_price(pod, problem.settings, problem.now)
     return PodExplanation(pod=pod.key, holds=holds, elsewhere=elsewhere, price=price, change=change)
-
-
-def hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
-    """Return why a pod cannot be evicted, and the remedy; both are empty if it can."""
-    if forbids_disruption(pod, problem.now):
-        said = pod.metadata.annotations[labels.DO_NOT_DISRUPT]
-        protected, started = protected_for(pod), pod.status.start_time
-        until = started + protected if protected is not None and started is not None else None
-        change = f"expires at {until:%Y-%m-%dT%H:%M:%SZ}" if until else "remove the annotation"
-        return f"{labels.DO_NOT_DISRUPT}: {said}", change
-    budgets = problem.snapshot.pod_disruption_budgets
-    obstacle = budget_obstacle(pod, budgets, surges=problem.settings.surge and surges(pod))
-    if obstacle is not None:
-        return obstacle, _budget_change(pod, budgets)
-    if uses_any(pod, local_claims(problem.snapshot)):
-        return "uses a volume on the local disk of this node", "use a network volume"
-    return "", ""
-
-
-def _budget_change(pod: Pod, budgets: Sequence[PodDisruptionBudget]) -> str:
-    """Return the change that makes the pod's PodDisruptionBudgets allow its eviction."""
-    budget, *others = EvictionGuards(budgets).of(pod)
-    if others:
-        return "let only one PodDisruptionBudget select the pod"
-    return f"PodDisruptionBudget {budget.metadata.name}: {remedy(budget)}"
 
 
 def _destination(pod: Pod, results: Results) -> str:

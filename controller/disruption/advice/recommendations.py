@@ -187,8 +187,11 @@ def _needed_changes(question: Question) -> Iterator[Change]:
         )
     reason = Reason.EMPTY if not question.moving else Reason.UNDERUTILIZED
     reason = Reason.DRIFTED if question.is_drifted else reason
-    if not budgets_of(question.problem, reason).allows(state.node_pool, state.node):
+    budgets = budgets_of(question.problem, reason)
+    if not budgets.allows(state.node_pool, state.node):
+        stuck = first_three(budgets.stuck(state.node_pool))
         yield Change(
+            f"{f'unblock {stuck}, or ' if stuck else ''}"
             f"allow a disruption for reason {reason.value} in the budgets of NodePool "
             f"{state.node_pool}",
             lambda problem: _with_policy(problem, state.node_pool, budgets=ANY_NUMBER),

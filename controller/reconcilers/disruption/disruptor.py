@@ -21,6 +21,7 @@ from controller.disruption import candidates
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import ConsolidationDelay
+from controller.disruption.draining import waits
 from controller.disruption.methods import emptiness, repair
 from controller.disruption.methods.method import Context
 from controller.disruption.methods.overview import Overview, overview
@@ -259,6 +260,8 @@ class Disruptor(PortUser):
     async def _report_blocked(self, problem: DisruptionProblem, seen: Overview) -> None:
         for name, why in seen.context.survey.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
+        wait = waits(problem)
+        causes: dict[tuple[str, str], list[str]] = {}
         for reason in Reason:
             total, consuming = seen.context.consumed[reason]
             budgets = Budgets.of(
@@ -267,16 +270,20 @@ class Disruptor(PortUser):
                 nodes=total,
                 consuming=consuming,
                 now=problem.now,
+                waits=wait,
             )
             for name, allowed in budgets.remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)
                 self.metrics.consuming_budgets(name, reason, len(consuming.get(name, ())))
-                if not allowed and total[name]:
-                    await self.recorder.publish(
-                        problem.node_pools[name], "Normal", "DisruptionBlocked",
-                        f"No allowed disruptions for disruption reason {reason.value} "
-                        f"due to {budgets.blocking_cause(name)}",
-                    )  # fmt: skip
+                if not allowed and total[name] and not budgets.is_in_progress(name):
+                    cause = name, budgets.blocking_cause(name)
+                    causes.setdefault(cause, []).append(reason.value)
+        for (name, why), reasons in causes.items():
+            named = f"reason{'s' if reasons[1:] else ''} {', '.join(reasons)}"
+            message = f"No allowed disruptions for disruption {named} due to {why}"
+            await self.recorder.publish(
+                problem.node_pools[name], "Normal", "DisruptionBlocked", message
+            )
 
     async def _report_unhealthy(self, unhealthy: Unhealthy) -> None:
         """Publish why unhealthy nodes are not repaired."""

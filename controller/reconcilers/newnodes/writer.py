@@ -139,6 +139,7 @@ class ClaimWriter(PortUser):
                 "instance-types": len(node.instance_types),
                 "cheapest": node.instance_types[0] if node.instance_types else "",
                 "pods": len(node.pods),
+                "Pods": ", ".join(node.pods),
             },
         )
         return claim

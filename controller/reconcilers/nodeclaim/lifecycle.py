@@ -219,7 +219,7 @@ class Lifecycle(PortUser):
         log.info(
             "launched nodeclaim",
             extra={
-                "NodeClaim": claim.metadata.name,
+                **self._log_fields(claim),
                 "provider-id": instance.provider_id,
                 "instance-type": instance.instance_type,
                 "zone": instance.zone,
@@ -248,16 +248,14 @@ class Lifecycle(PortUser):
 
     async def _give_up_launch(self, claim: NodeClaim, error: CloudProviderError) -> None:
         pool = claim.metadata.labels.get(labels.NODEPOOL, "")
-        if self._changes.has_changed(f"{pool}: {error}"):
-            log.warning(
-                "failed launching nodeclaim: %s",
-                error,
-                extra={
-                    "NodeClaim": claim.metadata.name,
-                    "NodePool": pool,
-                    "reason": error.reason,
-                },
-            )
+        # Launches that fail alike are one warning.
+        is_new = self._changes.has_changed(f"{pool}: {error}")
+        log.log(
+            logging.WARNING if is_new else logging.INFO,
+            "failed launching nodeclaim; deleting it: %s",
+            error,
+            extra={**self._log_fields(claim), "NodePool": pool, "reason": error.reason},
+        )
         capacity = isinstance(error, InsufficientCapacityError)
         event = "InsufficientCapacityError" if capacity else "NodeClassNotReady"
         await self.recorder.publish(claim, "Warning", event, str(error))
@@ -268,20 +266,17 @@ class Lifecycle(PortUser):
                 await self.recorder.publish(
                     pod, "Warning", "InsufficientCapacityError", failure[:MESSAGE_LIMIT]
                 )
-        reason = "insufficient_capacity" if capacity else "nodeclass_not_ready"
-        log.warning(
-            "deleting nodeclaim that cannot be launched",
-            extra={
-                "NodeClaim": claim.metadata.name,
-                "NodePool": pool,
-                "reason": reason,
-                "error": str(error),
-            },
-        )
         if (owner := self.cluster.owner_of(claim)) is not None:
             failure = _with_reason(str(error), error.reason)[:MESSAGE_LIMIT]
             self.registrations.refusals.record_refusal(owner, failure, self.clock())
-        await self._delete(claim, reason)
+        # The reasons of the metric are Karpenter's.
+        await self._delete(claim, "insufficient_capacity" if capacity else "nodeclass_not_ready")
+
+    def _log_fields(self, claim: NodeClaim) -> dict[str, str]:
+        """Return the log fields of a NodeClaim: its name, and the pods that wait for its node."""
+        pods = self.cluster.nominated_for(claim.metadata.name)
+        named = {"Pods": ", ".join(pod.key for pod in pods)} if pods else {}
+        return {"NodeClaim": claim.metadata.name, **named}
 
     async def _report_launch_failure(self, claim: NodeClaim, error: Exception) -> None:
         if isinstance(error, CloudProviderError):
@@ -380,7 +375,7 @@ class Lifecycle(PortUser):
         self.metrics.record_node_creation(claim)
         log.info(
             "registered nodeclaim",
-            extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
+            extra={**self._log_fields(claim), "Node": node.metadata.name},
         )
         return claim
 
@@ -438,7 +433,7 @@ class Lifecycle(PortUser):
         claim = await self._with_condition(claim, INITIALIZED, "True")
         log.info(
             "initialized nodeclaim",
-            extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
+            extra={**self._log_fields(claim), "Node": node.metadata.name},
         )
         return claim
 

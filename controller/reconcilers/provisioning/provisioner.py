@@ -62,6 +62,9 @@ disrupted. The nomination ends when the last of them is bound."""
 
 CONCURRENT_WRITES = 16
 
+PODS_PER_LINE = 100
+"""The maximum number of pods that a line of the log names; further pods are in further lines."""
+
 log = logging.getLogger(__name__)
 
 
@@ -422,8 +425,10 @@ class Provisioner(PortUser, ExpectedPods):
                 pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
             )
         for why, keys in changed.items():
-            fields = {"pods": len(keys), "Pods": ", ".join(keys[:MOST_NAMED])}
-            log.info("could not schedule pods: %s", why, extra=fields)
+            for start in range(0, len(keys), PODS_PER_LINE):
+                named = keys[start : start + PODS_PER_LINE]
+                fields = {"pods": len(named), "Pods": ", ".join(named)}
+                log.info("could not schedule pods: %s", why, extra=fields)
 
 
 def log_fields(pods: Sequence[Pod], results: Results) -> dict[str, object]:
