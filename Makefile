@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: advise publish version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone languages image
+.PHONY: advise publish version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault logs down status race bench upstream trace faults audit pythons clone languages image
 .DEFAULT_GOAL := help
 
 # Two processes run the tests. Each takes a whole file at a time, because its tests share fixtures,

@@ -110,10 +110,10 @@ def _family(name: str, types: Sequence[InstanceTypeInfo]) -> str:
     shared = [key for key in names if len({each.get(key) for each in found}) == 1]
     differing = [key for key in names if key not in shared]
     rows = [
-        (f"`{info.size}`", *(each.get(key, "") for key in differing), *allocatable(info))
+        (f"`{info.size}`", *allocatable(info), *(each.get(key, "") for key in differing))
         for info, each in zip(types, found, strict=True)
     ]
-    heads = ("instance-size", *differing, "cpu", "memory", "ephemeral-storage", "pods")
+    heads = ("instance-size", "cpu", "memory", "ephemeral-storage", "pods", *differing)
     alike = textwrap.fill(
         ", ".join(f"`{key}={found[0][key]}`" for key in shared),
         120,

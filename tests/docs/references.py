@@ -17,7 +17,7 @@ from controller.apis.meanings import meanings
 from controller.options import SETTINGS, Setting, describe_allowed, text_of
 from infra.config.table import table as stack_settings
 from testbed.environment import CHECKOUT
-from tests.docs import annotated, instancetypes, messages, metrics
+from tests.docs import annotated, instancetypes, messages, metrics, pictures
 
 LABELS = Path(__file__).parent / "labels.yaml"
 
@@ -190,7 +190,13 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 """Every rendered page, by its name below docs/reference."""
 
+FILES: Mapping[Path, Callable[[], str]] = {
+    **{Path("docs/reference") / name: page for name, page in PAGES.items()},
+    Path("docs/images/constraints.svg"): pictures.picture,
+}
+"""Every rendered file, by its path in the checkout."""
+
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (CHECKOUT / "docs" / "reference" / name).write_text(page())
+    for path, content in FILES.items():
+        (CHECKOUT / path).write_text(content())

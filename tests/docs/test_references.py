@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,16 +14,21 @@ from controller.apis.kinds import DISRUPTION
 from infra.deployment import controller
 from infra.manifestchecks import schema_faults
 from testbed.environment import CHECKOUT
-from tests.docs import annotated, references
+from tests.docs import annotated, pictures, references
 
 NO_NAMES = {labels.GROUP, labels.AWS_GROUP, labels.ON_DEMAND, labels.SPOT, labels.RESERVED}
 
 
-@pytest.mark.parametrize("name", references.PAGES)
-def test_a_page_equals_the_rendered_one(name: str) -> None:
-    page = CHECKOUT / "docs" / "reference" / name
+@pytest.mark.parametrize("path", references.FILES, ids=lambda path: path.name)
+def test_a_page_equals_the_rendered_one(path: Path) -> None:
+    assert (CHECKOUT / path).read_text() == references.FILES[path](), "make reference"
 
-    assert page.read_text() == references.PAGES[name](), "make reference"
+
+def test_the_picture_of_constraints_shows_every_pod_of_each_case() -> None:
+    drawn = ElementTree.fromstring(references.FILES[Path("docs/images/constraints.svg")]())
+    squares = [each for each in drawn if each.get("width") == str(pictures.POD)]
+
+    assert len(squares) == len(pictures.CASES) * pictures.PODS
 
 
 def _paths(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
