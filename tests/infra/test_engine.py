@@ -495,13 +495,16 @@ def test_a_preview_states_which_nodes_a_change_disrupts(stage: Stage, tmp_path: 
         },
     )
 
-    def previewed() -> str:
+    def previewed(**changes: str) -> str:
         stage.said.clear()
-        stage.engine.preview("dev", stage.settings)
+        stage.engine.preview("dev", stage.settings | changes)
         return "\n".join(stage.said)
 
     same = previewed()
     assert re.search(r"this change disrupts no node: 1 node \(\$0\.\d\d an hour\)", same)
+    assert "settings:" not in same
+    mode = {"settings": '{"DISRUPTION_MODE": "recommend"}'}
+    assert "settings: DISRUPTION_MODE act -> recommend" in previewed(**mode)
     assert "pulumi destroy" not in same
     assert "drift" not in same
     file = tmp_path / "pools" / "team.yaml"
@@ -511,7 +514,8 @@ def test_a_preview_states_which_nodes_a_change_disrupts(stage: Stage, tmp_path: 
             wire["spec"]["template"]["metadata"] = {"labels": {"team": "b"}}
     file.write_text(yaml.safe_dump_all(wires))
     assert re.search(
-        rf"NodePool {name} changes: 1 node \(\$0\.\d\d an hour\) would drift", previewed()
+        rf"warning: NodePool {name} changes: 1 node \(\$0\.\d\d an hour\) would drift",
+        previewed(),
     )
     stage.cluster.delete(DEPLOYMENT)
     stage.destroy()
