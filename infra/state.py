@@ -29,9 +29,9 @@ def recorded_resources() -> frozenset[tuple[str, str]]:
 
 def recorded_properties(type_: str, name: str) -> Mapping[str, Any]:
     """Return the outputs of the resource of this type and logical name; empty if there is none."""
-    for urn, outputs in _read("readStackResourceOutputs").items():
+    for urn, resource in _read("readStackResourceOutputs").items():
         if _identity(urn) == (type_, name):
-            found: Mapping[str, Any] = outputs
+            found: Mapping[str, Any] = resource["outputs"]
             return found
     return {}
 

@@ -10,6 +10,7 @@ import pulumi
 import pytest
 
 from controller.options import Options
+from infra import state
 from infra.config.checks import require_options
 from infra.deployment import controller
 from infra.deployment.changedsettings import changed_settings
@@ -50,6 +51,17 @@ def test_secret_and_unknown_values_are_not_compared() -> None:
     unknown = {"name": "CLUSTER_NAME", "value": SimpleNamespace()}
 
     assert changed_settings([{"name": "CLUSTER_NAME", "value": "a"}], [unknown, secret]) == []
+
+
+def test_the_recorded_deployment_is_found_by_type_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "kubernetes:apps/v1:Deployment"
+    urn = f"urn:pulumi:dev::joiner::joiner:infra:Controller${kind}::joiner-karpenter"
+    recorded = {urn: {"type": kind, "outputs": {"spec": {"replicas": 2}}}}
+    monkeypatch.setattr(state, "_read", lambda _function: recorded)
+
+    assert state.recorded_properties(kind, "joiner-karpenter") == {"spec": {"replicas": 2}}
+    assert state.recorded_properties(kind, "other") == {}
+    assert state.recorded_resources() == {(kind, "joiner-karpenter")}
 
 
 def test_a_preview_reports_the_changed_settings(monkeypatch: pytest.MonkeyPatch) -> None:
