@@ -34,6 +34,10 @@ class NodeInfo:
     pods: list[Object] = field(default_factory=list)
 
 
+STARTED = {"karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}
+"""The labels that Joiner sets on every node while it starts."""
+
+
 def existing_nodes(world: Object) -> dict[str, NodeInfo]:
     """Return the existing nodes, and those in flight under the name of their NodeClaim."""
     claims = {
@@ -47,7 +51,7 @@ def existing_nodes(world: Object) -> dict[str, NodeInfo]:
         node_infos[node["metadata"]["name"]] = _node_info(node, claim)
     for claim in claims.values():
         name = claim["metadata"]["name"]
-        labels = {**claim["metadata"].get("labels", {}), HOSTNAME: name}
+        labels = {**claim["metadata"].get("labels", {}), HOSTNAME: name, **STARTED}
         node_infos[name] = NodeInfo(
             name,
             with_aliases(labels),

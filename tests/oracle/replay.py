@@ -21,6 +21,7 @@ from tests.oracle.binding import Lookup, bound_in_some_order, hard_spreads
 from tests.oracle.nodeinfos import (
     HOSTNAME,
     INSTANCE_TYPE,
+    STARTED,
     Choice,
     NodeInfo,
     existing_nodes,
@@ -47,9 +48,6 @@ from tests.oracle.rules import (
 from tests.oracle.volumes import EBS, UNSTATED_ATTACHMENTS, Volumes
 
 NODE_POOL = "karpenter.sh/nodepool"
-STARTED = {"karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}
-"""The labels that Joiner sets on every node while it starts."""
-
 
 MOST_TYPES = 600
 """Maximum number of instance types of a NodeClaim."""

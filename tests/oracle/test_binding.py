@@ -8,13 +8,22 @@ from typing import Any
 
 from bench.parity.worlds import pod
 from tests.oracle.binding import Lookup, bound_in_some_order
-from tests.oracle.nodeinfos import HOSTNAME, ZONE, NodeInfo
+from tests.oracle.nodeinfos import HOSTNAME, ZONE, NodeInfo, existing_nodes
 
 WEB, DB = {"app": "web"}, {"app": "db"}
 
 
 def node_info(name: str, zone: str) -> NodeInfo:
     return NodeInfo(name, {HOSTNAME: name, ZONE: zone}, [], {})
+
+
+def test_a_node_in_flight_has_the_labels_that_every_node_gets_while_it_starts() -> None:
+    status = {"providerID": "aws:///zone-a/i-1"}
+    claim = {"metadata": {"name": "a"}, "spec": {}, "status": status}
+
+    (node,) = existing_nodes({"nodeClaims": [claim], "pods": []}).values()
+
+    assert node.labels["karpenter.sh/initialized"] == "true"
 
 
 def spread(counting: Mapping[str, str], key: str) -> dict[str, Any]:
