@@ -153,7 +153,7 @@ package: ## write the wheel, the charts and the SBOM of the locked packages to d
 
 IMAGE ?= joiner:$(VERSION)
 
-push: ## IMAGE=registry/joiner:tag: build the image for both architectures and push it (needs Docker)
+push: ## IMAGE=registry/joiner:tag: assemble the image for both architectures and push it
 	@mkdir -p dist; py=$(PY); exec $$py -m infra.deployment.image "$(IMAGE)" dist/image
 
 release: ## IMAGE=registry/joiner:tag: record the image of a release, for the commit that gets its tag

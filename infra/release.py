@@ -16,7 +16,12 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 """The folder of Pulumi.yaml; relative paths in settings start here."""
 
-SOURCES = ("Dockerfile", "pyproject.toml", "infra/requirements.txt", "controller")
+SOURCES = (
+    "Dockerfile",
+    "controller",
+    "infra/deployment/image.py",
+    "infra/deployment/imagelayer.py",
+)
 """The image's sources. A change of any of them builds a new image."""
 
 RECORD = Path(__file__).with_name("released.json")

@@ -47,6 +47,7 @@ BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
     "karpenter": lambda: (engines.toolset(), engines.hash_toolset()),
     "browser": tuple,  # its fixture downloads it, like the next one's
     "go": tuple,
+    "registry": lambda: (binaries.registry(),),
 }
 """What a test may need that is built or downloaded, by the argument of its marker `needs`."""
 
@@ -57,6 +58,7 @@ NEEDED = {
     "karpenter": "karpenter",
     "devtools": "browser",
     "go": "go",
+    "registry": "registry",
 }
 """What a fixture needs of it."""
 

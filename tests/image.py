@@ -1,9 +1,10 @@
-"""Build the controller's image without a container engine, and check the result.
+"""Assemble the controller's image as `pulumi up` does, build it by hand, and compare the two.
 
-buildah executes every step of the Dockerfile in a chroot, for both architectures. The base image is
-a Debian with the same Python, since an image registry may be unreachable, or `--base`. The checks
-omit what only BuildKit produces: the SBOM and the provenance. The program requires root on Debian
-or Ubuntu, with buildah and debootstrap. It takes about ten minutes and two gigabytes of disk:
+The first is pushed to a registry on this machine and pulled from there. For the second, buildah
+executes every step of the Dockerfile in a chroot, for both architectures. The base image is a
+Debian with the same Python, since an image registry may be unreachable, or `--base`. The program
+requires root on Debian or Ubuntu, with buildah and debootstrap. It takes about ten minutes and two
+gigabytes of disk:
 
     make image
 """
@@ -24,8 +25,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.deployment.controller import USER
-from infra.deployment.image import PLATFORMS
+from infra.deployment.image import push
+from infra.deployment.imagelayer import MACHINES
+from infra.deployment.imageregistry import Repository
 from infra.release import CHECKOUT
+from tests.infra.registries import registries
 
 SUITES: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
 """Debian's releases by their version of Python."""
@@ -99,6 +103,34 @@ class Buildah:
         )  # fmt: skip
         return name
 
+    def assemble(self, base: str, address: str) -> str:
+        """Push the base to a registry, and assemble the image there; return its name."""
+        stored = f"{address}/python"
+        self.ask(
+            "manifest", "push", "--all", "--format", "oci", "--tls-verify=false", base,
+            f"docker://{stored}:base",
+        )  # fmt: skip
+        digest = Repository(stored).find("base")
+        assert digest is not None
+        target = Repository(f"{address}/joiner")
+        push(target, tag="1", revision="checked", base=(f"{stored}:base", digest))
+        return f"{address}/joiner:1"
+
+    def pull(self, image: str, architecture: str) -> str:
+        """Pull an image from a registry on this machine; return its name."""
+        name = f"localhost/assembled:{architecture}"
+        about = ("--arch", architecture, "--tls-verify=false")
+        self.ask("tag", self.ask("pull", *about, image).splitlines()[-1], name)
+        return name
+
+    def files(self, image: str, architecture: str) -> Mapping[str, bytes]:
+        """Return the contents of the files that the image adds to its base, by path."""
+        container = self.ask("from", "--pull=never", "--arch", architecture, image)
+        root = Path(self.ask("mount", container)) / "opt" / "joiner"
+        found = {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+        self.ask("rm", container)
+        return found
+
     def problems(self, image: str, architecture: str) -> Iterator[str]:
         """Yield the problems of an image."""
         said = json.loads(self.ask("inspect", "--type", "image", image))["OCIv1"]
@@ -116,9 +148,6 @@ class Buildah:
         print(f"  {len(libraries)} native libraries, {_size(root) >> 20} MiB")
         if strange or not libraries:
             yield f"native libraries of another machine: {[path.name for path in strange]}"
-        uncompiled = [p for p in (root / "controller").rglob("*.py") if not _is_compiled(p)]
-        if uncompiled:
-            yield f"not compiled beforehand: {[path.name for path in uncompiled]}"
         if architecture == HERE:
             yield from self._does_not_run(container)
         self.ask("rm", container)
@@ -141,10 +170,6 @@ def _machine(library: Path) -> int:
     return int(machine)
 
 
-def _is_compiled(module: Path) -> bool:
-    return any((module.parent / "__pycache__").glob(f"{module.stem}.cpython-*.pyc"))
-
-
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -165,14 +190,20 @@ def check(base: str | None) -> bool:
     if missing:
         raise ImageError(f"apt-get install {' '.join(missing)}, and run this again")
     is_right = True
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, registries(Path(folder)) as registry:
         buildah = Buildah(Path(folder))
         stands_on = base or buildah.base(_suite())
-        for on in PLATFORMS:
-            print(on, flush=True)
-            image = buildah.build(stands_on, on)
-            for problem in buildah.problems(image, on.rpartition("/")[2]):
-                print(f"  {problem}")
+        pushed = buildah.assemble(stands_on, registry.address)
+        for architecture in MACHINES:
+            assembled = buildah.pull(pushed, architecture)
+            built = buildah.build(stands_on, f"linux/{architecture}")
+            for image in (assembled, built):
+                print(image, flush=True)
+                for problem in buildah.problems(image, architecture):
+                    print(f"  {problem}")
+                    is_right = False
+            if buildah.files(assembled, architecture) != buildah.files(built, architecture):
+                print("  the two images have different files")
                 is_right = False
     return is_right
 

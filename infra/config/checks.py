@@ -7,7 +7,6 @@ import ipaddress
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from infra.config.forms import (
 )
 from infra.config.settings import KEYS, StackConfig
 from infra.policypack.rules import of_statement
-from infra.release import released_image
 
 
 def alternatives(name: str, known: Iterable[str]) -> str:
@@ -85,12 +83,6 @@ def contradictions(config: StackConfig) -> Iterator[str]:
         yield (
             f"{PROJECT}:kubeconfig is missing: set it to the path of a kubeconfig, or install the "
             "AWS CLI, as the program authenticates to EKS with `aws eks get-token`"
-        )
-    is_image_known = config.platform_stack or config.image or released_image()
-    if not is_image_known and not _can_build():
-        yield (
-            f"{PROJECT}:image is missing: set it to an image of the controller, or install docker "
-            "with buildx to build one"
         )
 
 
@@ -327,15 +319,6 @@ def _unusable_policies(
 
 _NODE_STATEMENTS_SIZE = policies.INLINE_SIZE - 1_000
 """Characters left for the user: the statements for IPv6 are inline policies of the role too."""
-
-
-def _can_build() -> bool:
-    """Whether docker with buildx is installed, which builds for both architectures."""
-    try:
-        asked = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)
-    except OSError:
-        return False
-    return asked.returncode == 0
 
 
 def require_options(settings: Mapping[str, str]) -> Options:

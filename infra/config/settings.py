@@ -76,7 +76,7 @@ class InstallationSettings:
 
     image: pulumi.Input[Image] | None = None
     """Container image of the controller. The default is the published image of a released version.
-    Other versions are built from the Dockerfile and pushed to ECR."""
+    Other versions are assembled by `pulumi up`, without Docker, and pushed to ECR."""
 
     namespace: pulumi.Input[Label] = "kube-system"
     """Namespace of the controller."""

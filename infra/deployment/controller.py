@@ -22,6 +22,7 @@ from infra.lifecycle.fieldmanager import applied_by_us
 from infra.state import recorded_properties
 
 CONTAINER = "controller"
+COMMAND = ("python", "-m", "controller", "run")
 USER = 65532
 """User ID without privileges; the same as in Karpenter's image."""
 
@@ -600,7 +601,7 @@ def _container(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     return {
         "name": CONTAINER,
         "image": args.image,
-        "command": ["python", "-m", "controller", "run"],
+        "command": [*COMMAND],
         "env": [
             *environment(options, args.environment),
             *(

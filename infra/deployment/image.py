@@ -1,20 +1,22 @@
-"""Builds the controller's image for amd64 and arm64, and pushes it to ECR in the cluster's region.
+"""Assembles the controller's image for amd64 and arm64, and pushes it to the region's ECR.
 
-BuildKit runs in a separate builder: Docker's default builder builds images of one architecture,
-and without an SBOM.
+The image is the base that the Dockerfile pins, one more layer for each architecture, and a
+configuration. So no container engine is needed: the base's layers are copied between registries.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-import subprocess
+import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pulumi
 import pulumi_aws as aws
@@ -22,21 +24,47 @@ from pulumi.dynamic import CreateResult, DiffResult
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
+from infra.deployment.controller import COMMAND, USER
+from infra.deployment.imagelayer import (
+    MACHINES,
+    ROOT,
+    PackagesUnavailableError,
+    write_files,
+    write_layer,
+)
+from infra.deployment.imageregistry import (
+    CONFIG,
+    DOCKER_LAYER,
+    INDEX,
+    LAYER,
+    MANIFEST,
+    RegistryError,
+    Repository,
+    digest_of,
+)
 from infra.lifecycle.providerregistry import RegisteredProvider
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import plain
 from infra.release import CHECKOUT, sources_digest
 
-PLATFORMS = ("linux/amd64", "linux/arm64")
-BUILDER = "joiner"
-"""Name of the BuildKit builder. It is stopped after each build, and its cache is kept."""
+Descriptor = dict[str, Any]
+"""What names a blob or a manifest in another manifest: media type, digest, size."""
 
-REVISION = "org.opencontainers.image.revision"
-SHOWN_LINES = 20
+ENVIRONMENT = {
+    "PYTHONPATH": f"{ROOT}/packages",
+    # The root is read-only. Worker processes and a restarted container read what the first
+    # process has compiled.
+    "PYTHONPYCACHEPREFIX": "/tmp/python",  # noqa: S108
+    "PYTHONUNBUFFERED": "1",
+}
+PORTS = (8080, 8081)
 
-
-class BuildFailedError(Exception):
-    """Docker could not build or push the image; has the last `SHOWN_LINES` lines of its output."""
+LABEL = "org.opencontainers.image"
+LABELS = {
+    f"{LABEL}.title": "Joiner",
+    f"{LABEL}.description": "A node autoscaler for Amazon EKS",
+    f"{LABEL}.licenses": "Apache-2.0",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +107,20 @@ class ControllerImage(pulumi.ComponentResource):
 
 
 class _PushedImageProvider(RegisteredProvider):
-    """Builds and pushes the image on creation. Deleting the repository deletes its images."""
+    """Pushes the image on creation. Deleting the repository deletes its images."""
 
     kind = "image"
 
     serialize_as_secret_always = False
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        tag = f"{props['repository']}:{props['sources']}"
-        _log_in(props)
+        name, sources = props["repository"], props["sources"]
+        location = ClusterLocation("", props["region"], props.get("aws_endpoint") or "")
+        repository = Repository(name, _token(location))
+        digest = repository.find(sources) or push(repository, tag=sources, revision=sources)
         # The reference has the digest, so that pushing another image to the tag changes nothing.
-        reference = f"{tag}@{_build_and_push(tag, revision=props['sources'])}"
-        return CreateResult(tag, {**plain(props), "reference": reference})
+        tag = f"{name}:{sources}"
+        return CreateResult(tag, {**plain(props), "reference": f"{tag}@{digest}"})
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         changed = [name for name in ("repository", "sources") if olds.get(name) != news.get(name)]
@@ -104,64 +134,159 @@ class _PushedImage(RegisteredResource, module="joiner", name="PushedImage"):
         super().__init__(_PushedImageProvider(), name, props, opts)
 
 
-def _log_in(props: Mapping[str, Any]) -> None:
-    location = ClusterLocation("", props["region"], props.get("aws_endpoint") or "")
+def _token(location: ClusterLocation) -> tuple[str, str]:
     answer = location.client("ecr").get_authorization_token()["authorizationData"][0]
     user, _, password = base64.b64decode(answer["authorizationToken"]).decode().partition(":")
-    registry = str(props["repository"]).partition("/")[0]
-    _docker("login", "--username", user, "--password-stdin", registry, given=password)
+    return user, password
 
 
-def _build_and_push(tag: str, *, revision: str) -> str:
-    """Build the image for every platform and push it; return the digest of its index."""
-    if _ran("buildx", "inspect", BUILDER).returncode != 0:
-        _docker("buildx", "create", "--name", BUILDER, "--driver", "docker-container")
+def base_image() -> tuple[str, str]:
+    """Return the base image that the Dockerfile pins: its name with the tag, and its digest."""
+    dockerfile = (CHECKOUT / "Dockerfile").read_text()
+    match = re.search(r"^ARG PYTHON=(\S+)@(sha256:\S+)$", dockerfile, re.M)
+    assert match is not None
+    return match[1], match[2]
+
+
+def labels(revision: str, base: tuple[str, str]) -> dict[str, str]:
+    """Return the labels of an image."""
+    return LABELS | {f"{LABEL}.base.name": "@".join(base), f"{LABEL}.revision": revision}
+
+
+def push(
+    target: Repository, *, tag: str, revision: str, base: tuple[str, str] | None = None
+) -> str:
+    """Push the image of this checkout to a repository; return the digest of its index."""
+    name, digest = base = base or base_image()
+    source = Repository(name.rpartition(":")[0])
+    offered = {
+        (one["platform"]["os"], one["platform"]["architecture"]): one
+        for one in json.loads(source.manifest(digest))["manifests"]
+    }
+    about = labels(revision, base)
+    manifests = [
+        _push_manifest(architecture, source, offered["linux", architecture], target, about)
+        for architecture in MACHINES
+    ]
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
+    return str(_push_json(target, index, INDEX, tag)["digest"])
+
+
+def _push_manifest(
+    architecture: str,
+    base: Repository,
+    described: Descriptor,
+    target: Repository,
+    labels: Mapping[str, str],
+) -> Descriptor:
+    """Push the image of one architecture; return its descriptor, as that of its base."""
+    print(f"image for {architecture} …", flush=True)
+    manifest = json.loads(base.manifest(described["digest"]))
     with tempfile.TemporaryDirectory() as folder:
-        metadata = Path(folder) / "metadata.json"
-        try:
-            _docker(
-                "buildx",
-                "build",
-                "--builder",
-                BUILDER,
-                "--platform",
-                ",".join(PLATFORMS),
-                "--sbom=true",
-                "--provenance=mode=max",
-                "--label",
-                f"{REVISION}={revision}",
-                "--metadata-file",
-                str(metadata),
-                "--tag",
-                tag,
-                "--push",
-                str(CHECKOUT),
-            )
-        finally:
-            _ran("buildx", "stop", BUILDER)
-        return str(json.loads(metadata.read_text())["containerimage.digest"])
+        root, layer, inherited = (Path(folder) / name for name in ("root", "layer", "config"))
+        with layer.open("w+b") as file:
+            write_files(architecture, CHECKOUT / "controller", root)
+            content = write_layer(root, file)
+            added = _push_file(target, file, LAYER)
+        with inherited.open("w+b") as file:
+            base.blob(manifest["config"]["digest"], file)
+        config = configure(json.loads(inherited.read_bytes()), content, labels)
+    layers = [
+        one | {"mediaType": one["mediaType"].replace(DOCKER_LAYER, LAYER)}
+        for one in manifest["layers"]
+    ]
+    for one in layers:
+        _copy(base, one["digest"], target)
+    made = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": _push_json(target, config, CONFIG),
+        "layers": [*layers, added],
+    }
+    return described | _push_json(target, made, MANIFEST)
 
 
-def _docker(*arguments: str, given: str = "") -> None:
-    print(f"docker {arguments[0]} …", flush=True)
-    ended = _ran(*arguments, given=given)
-    if ended.returncode != 0:
-        words = "\n".join(ended.stdout.splitlines()[-SHOWN_LINES:])
-        raise BuildFailedError(f"docker {arguments[0]} failed:\n{words}")
+def configure(base: Mapping[str, Any], layer: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the configuration of an image: its base's, and what the Dockerfile's last stage says.
+
+    `layer` is the digest of the content of the layer that is added. The image has the times of its
+    base, so that the same sources give the same image.
+    """
+    inherited = base["config"]
+    variables = dict(line.split("=", 1) for line in inherited.get("Env") or ()) | ENVIRONMENT
+    config = {
+        **inherited,
+        "Cmd": [*COMMAND],
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "ExposedPorts": {f"{port}/tcp": {} for port in PORTS},
+        "Labels": {**(inherited.get("Labels") or {}), **labels},
+        "User": f"{USER}:{USER}",
+        "WorkingDir": str(ROOT),
+    }
+    step = {"created": base.get("created"), "created_by": "joiner", "comment": str(ROOT)}
+    files = {**base["rootfs"], "diff_ids": [*base["rootfs"]["diff_ids"], layer]}
+    return {**base, "config": config, "rootfs": files, "history": [*base["history"], step]}
 
 
-def _ran(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["docker", *arguments],
-        input=given,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+def _push_json(
+    target: Repository, value: Mapping[str, Any], media_type: str, tag: str = ""
+) -> Descriptor:
+    content = json.dumps(value, sort_keys=True).encode()
+    digest = digest_of(content)
+    if media_type != CONFIG:
+        target.push_manifest(tag or digest, content, media_type)
+    elif not target.has_blob(digest):
+        target.push_blob(digest, content)
+    return {"mediaType": media_type, "digest": digest, "size": len(content)}
+
+
+def _push_file(target: Repository, file: IO[bytes], media_type: str) -> Descriptor:
+    file.seek(0)
+    digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"  # type: ignore[arg-type]
+    size = file.tell()
+    if not target.has_blob(digest):
+        target.push_blob(digest, file)
+    return {"mediaType": media_type, "digest": digest, "size": size}
+
+
+def _copy(base: Repository, digest: str, target: Repository) -> None:
+    if target.has_blob(digest) or target.mount(digest, base):
+        return
+    with tempfile.TemporaryFile() as file:
+        base.blob(digest, file)
+        target.push_blob(digest, file)
+
+
+def credentials(host: str) -> tuple[str, str] | None:
+    """Return the credentials for a registry: ECR's, or what `podman` or `docker login` stored."""
+    if ecr := re.search(r"\.dkr[.-]ecr[\w-]*\.([a-z0-9-]+)\.", host):
+        return _token(ClusterLocation("", ecr[1]))
+    folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
+    file = Path(os.environ.get("REGISTRY_AUTH_FILE") or Path(folder) / "config.json")
+    stored = json.loads(file.read_text()).get("auths", {}) if file.exists() else {}
+    if not (encoded := stored.get(host, {}).get("auth")):
+        return None
+    user, _, password = base64.b64decode(encoded).decode().partition(":")
+    return user, password
+
+
+def main(image: str, written: Path) -> int:
+    """Push the image under a name with a tag, and write its reference with the digest to a file."""
+    name, _, tag = image.rpartition(":")
+    if "/" not in name:
+        print(
+            f"{image}: allowed is an image such as registry.example.com/joiner:1", file=sys.stderr
+        )
+        return 1
+    try:
+        target = Repository(name, credentials(name.partition("/")[0]))
+        digest = push(target, tag=tag, revision=sources_digest())
+    except (PackagesUnavailableError, RegistryError) as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    written.write_text(f"{image}@{digest}\n")
+    return 0
 
 
 if __name__ == "__main__":
-    # `make push`: a release's image, under the name that is given.
-    _tag = sys.argv[1]
-    Path(sys.argv[2]).write_text(f"{_tag}@{_build_and_push(_tag, revision=sources_digest())}\n")
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

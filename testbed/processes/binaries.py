@@ -300,6 +300,11 @@ def helm() -> Toolset:
     return _own("helm", "helm.sh/helm/v3", "charts")
 
 
+def registry() -> Toolset:
+    """Return the tool set with `registry`, which serves container images on this machine."""
+    return _own("registry", "github.com/distribution/distribution/v3", "registry")
+
+
 def _own(name: str, dependency: str, *binaries: str) -> Toolset:
     """Return the tool set with our programs in the Go module `name`.
 
@@ -334,6 +339,7 @@ def ensure(binary: str, *, progress: Progress = SILENCE, upcoming: Sequence[Tool
         pulumi_hosts,
         prometheus,
         helm,
+        registry,
     )
     for toolset in (described() for described in sets):
         if binary in toolset.packages:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from infra import policies
+from infra.deployment.imageregistry import INDEX, Repository
+from infra.release import sources_digest
 from testbed.cloud.control import CloudControl
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
 from tests import administrator
+from tests.infra.registries import ECR, Registries, registries
 from tests.infra.rights import beyond, called
 from tests.infra.stage import CHECKOUT, node, pools_folder
-from tests.infra.test_image import DIGEST, DOCKER
 
 pytestmark = pytest.mark.cluster
 
@@ -32,14 +34,14 @@ TRUST = policies.text_of(policies.eks_trust())
 
 
 @pytest.fixture
-def with_docker(tmp_path: Path) -> str:
-    """A PATH on which there is a docker that only says what it has pushed."""
-    folder = tmp_path / "docker"
-    folder.mkdir()
-    program = folder / "docker"
-    program.write_text(DOCKER.format(calls=folder / "calls", digest=DIGEST))
-    program.chmod(0o755)
-    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+def registry(tmp_path: Path) -> Iterator[Registries]:
+    """A registry in place of ECR, which has the image of this checkout already."""
+    (tmp_path / "registry").mkdir()
+    with registries(tmp_path / "registry") as made:
+        repository = Repository(f"{made.address}/joiner/joiner")
+        index = b'{"schemaVersion": 2, "mediaType": "%s", "manifests": []}' % INDEX.encode()
+        repository.push_manifest(sources_digest(), index, INDEX)
+        yield made
 
 
 def have_in_network(cloud: str) -> str:
@@ -66,7 +68,7 @@ def urns(engine: PulumiEngine) -> set[str]:
 
 
 async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_deletion(
-    tmp_path: Path, with_docker: str
+    tmp_path: Path, registry: Registries
 ) -> None:
     with Testbed(
         directory=tmp_path / "testbed", until=Part.CLOUD, has_eks_cluster=False
@@ -93,7 +95,7 @@ async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_
         engine = PulumiEngine(
             directory=tmp_path / "pulumi",
             project=CHECKOUT,
-            environment={**testbed.environment(), "PATH": with_docker},
+            environment={**testbed.environment(), **registry.environment},
         )
         async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
             for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
@@ -107,6 +109,11 @@ async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_
         }
         engine.up("dev", settings | more)
         engine.up("dev", settings | {"secretsKey": more["secretsKey"]})
+        # The first `up` found the image in ECR. The others do not ask for it.
+        assert registry.requests == [
+            f"GET {ECR}/v2/joiner/joiner/manifests/{sources_digest()}"
+        ] * len(registry.requests)
+        assert registry.pushes() == []
         assert {
             "ec2:DeleteVpcEndpoints",
             "eks:AssociateEncryptionConfig",

@@ -135,7 +135,7 @@ class Building(RegisteredProvider, ResourceProvider):
     kind = "image"
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        raise RefusedError("docker buildx failed")
+        raise RefusedError("pip cannot download")
 
 
 def create(_request: bytes, context: grpc.ServicerContext) -> None:
@@ -160,7 +160,7 @@ def host() -> Iterator[grpc.Channel]:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("Create", "docker buildx failed"),
+        ("Create", "pip cannot download"),
         ("Delete", "the queue stays"),
         ("Diff", "this stack cannot be moved: joiner:region changes"),
     ],
