@@ -14,6 +14,7 @@ from testbed.cloud.ec2 import addresses, images, networks, prices, spot
 from testbed.cloud.ec2.instances import decoded_user_data, get
 from testbed.cloud.ec2.instancetypes import TYPES, pods_by_interfaces, usage_classes, zones_of
 from testbed.cloud.eks import service
+from testbed.cloud.eks.accessentries import grants_access
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.wire import Response
 from testbed.cloud.state.faults import Fault
@@ -237,6 +238,7 @@ def _access_entries(world: World, _: Query, __: Content) -> Any:
         return [
             {key: entry[key] for key in DESCRIBED_OF_ENTRY}
             for entry in world.clusters.access_entries.values()
+            if grants_access(entry)
         ]
 
 

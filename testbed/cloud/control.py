@@ -203,7 +203,10 @@ class CloudControl:
         self._send("POST", "zonal-shift", {"zoneId": zone_id, "active": active})
 
     def access_entries(self) -> list[dict[str, Any]]:
-        """Return each access entry: clusterName, principalArn, type, username, kubernetesGroups."""
+        """Return the access entries that grant access.
+
+        Each has clusterName, principalArn, type, username and kubernetesGroups.
+        """
         return self._get("access-entries", list[dict[str, Any]])
 
     def pod_identity_associations(self) -> list[dict[str, Any]]:

@@ -115,15 +115,26 @@ def entry_of(
         "tags": dict(tags),
         "username": username or implied,
         "type": kind,
+        "principalId": _principals().get(principal),
     }
+
+
+def grants_access(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry's principal is the one that it was created for.
+
+    EKS stores the unique ID of the principal. One that was created again has another.
+    """
+    return bool(entry["principalId"] == _principals().get(entry["principalArn"]))
+
+
+def _principals() -> dict[str, str]:
+    """Return the unique IDs of roles and users, by ARN."""
+    iam = backends.iam()
+    return {each.arn: each.id for each in (*iam.roles.values(), *iam.users.values())}
 
 
 def _check_principal(world: World, principal: str) -> None:
-    known = {
-        each.arn
-        for each in (*list(backends.iam().roles.values()), *list(backends.iam().users.values()))
-    }
-    is_there = principal in known and world.is_seen(principal.rpartition("/")[2])
+    is_there = principal in _principals() and world.is_seen(principal.rpartition("/")[2])
     if not is_there and not principal.endswith(":root"):
         raise invalid(f"The specified principalArn is invalid: invalid principal. ({principal})")
 

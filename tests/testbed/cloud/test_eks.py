@@ -100,6 +100,22 @@ def test_an_access_entry_for_nodes_maps_the_role_to_node_names(
         eks.delete_access_entry(clusterName=CLUSTER, principalArn=role)
 
 
+def test_an_access_entry_grants_no_access_to_a_role_created_again(
+    aws: Aws, eks: Any, role: str, control: CloudControl
+) -> None:
+    iam, name = aws.client("iam"), role.rpartition("/")[2]
+    eks.create_access_entry(clusterName=CLUSTER, principalArn=role, type="EC2_LINUX")
+    iam.delete_role(RoleName=name)
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")
+
+    assert role in eks.list_access_entries(clusterName=CLUSTER)["accessEntries"]
+    assert role not in [each["principalArn"] for each in control.access_entries()]
+
+    eks.delete_access_entry(clusterName=CLUSTER, principalArn=role)
+    eks.create_access_entry(clusterName=CLUSTER, principalArn=role, type="EC2_LINUX")
+    assert role in [each["principalArn"] for each in control.access_entries()]
+
+
 def test_an_access_entry_needs_a_principal_that_exists(eks: Any) -> None:
     nobody = "arn:aws:iam::123456789012:role/nobody"
 
