@@ -41,6 +41,9 @@ PARITY = ((0, 600, 6), (generated.RARE_FROM, 40, 3), (generated.FURTHER_FROM, 35
 
 TRACE_SCALE = 0.05
 TRACE_SEEDS = {"daily": 2, "batch": 4, "shrink": 2, "rolling": 2, "spot": 2}
+LARGE = ("mixed 5000 #1", "mixed 5000 #3")
+"""The quick worlds of more than 1,000 pods, beside the one with 2,000 existing nodes."""
+
 CLUSTERS = {range(7100, 7124): (20, 80), range(8000, 8032): (15, 60)}
 """The seeds of the consolidation clusters, and the range of their nodes."""
 
@@ -82,7 +85,7 @@ def cases() -> Iterator[Case]:
     """Yield every world of the gate."""
     yield Case("recorded", "docs/world.json", True, _recorded)
     for one in race.races(race.TYPES):
-        quick = one.pods <= 1_000 or one.name in ("mixed 5000 #1", "mixed 5000 #3")
+        quick = one.pods <= 1_000 or one.category == "existing" or one.name in LARGE
         family = one.category if one.category != "mixed" else f"mixed {one.pods}"
         yield Case(f"race, {family}", one.name, quick, partial(_raced, one))
     for first, number, step in PARITY:
