@@ -90,7 +90,7 @@ def freeze(path: Path, commit: str, answers: Mapping[str, Answers]) -> None:
     path.write_text(f"{{{text}}}\n")
 
 
-def frozen(path: Path) -> tuple[str, Mapping[str, Answers]]:
+def frozen_answers(path: Path) -> tuple[str, Mapping[str, Answers]]:
     """Return the name of the frozen commit, and its answers by family."""
     content = json.loads(path.read_text())
     commit = content.pop("commit")
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
         with worktree(commit) as other:
             rows = list(_rows(families, other, full=options.full))
     else:
-        commit, before = frozen(FROZEN)
+        commit, before = frozen_answers(FROZEN)
         rows = list(_rows(families, before, full=options.full))
     Console(width=160, markup=False, emoji=False).print(table(rows, commit))
     broken = list(broken_rules(rows))

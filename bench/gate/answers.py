@@ -83,22 +83,26 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """Yield every world of the gate."""
-    yield Case("recorded", "docs/world.json", True, _recorded)
+    yield Case("recorded", "docs/world.json", True, _recorded_answer)
     for one in race.races(race.TYPES):
         quick = one.pods <= 1_000 or one.category == "existing" or one.name in LARGE
         family = one.category if one.category != "mixed" else f"mixed {one.pods}"
-        yield Case(f"race, {family}", one.name, quick, partial(_raced, one))
+        yield Case(f"race, {family}", one.name, quick, partial(_race_answer, one))
     for first, number, step in PARITY:
         for seed in range(first, first + number):
             yield Case("parity", str(seed), seed % step == 0, partial(_parity, seed))
     for seeds, sizes in CLUSTERS.items():
         for seed in seeds:
             family = f"clusters, {consolidation.category_of(seed)}"
-            yield Case(family, str(seed), seed % 5 == 0, partial(_consolidated, seed, sizes))
+            yield Case(
+                family, str(seed), seed % 5 == 0, partial(_consolidation_answer, seed, sizes)
+            )
     for trace, number in TRACE_SEEDS.items():
         for seed in range(number):
             quick = (trace, seed) in (("batch", 0), ("shrink", 0))
-            yield Case(f"trace, {trace}", f"{trace} {seed}", quick, partial(_traced, trace, seed))
+            yield Case(
+                f"trace, {trace}", f"{trace} {seed}", quick, partial(_trace_answer, trace, seed)
+            )
 
 
 @cache
@@ -107,29 +111,29 @@ def _types() -> Any:
     return json.loads(engines.module_file(race.TYPES).read_bytes())
 
 
-def _recorded() -> Answer:
-    return _solved(read(CHECKOUT / "docs" / "world.json"))
+def _recorded_answer() -> Answer:
+    return _solution(read(CHECKOUT / "docs" / "world.json"))
 
 
-def _raced(one: race.Race) -> Answer:
+def _race_answer(one: race.Race) -> Answer:
     world = one.make()
     world["settings"] = {**world.get("settings", {}), "NODE_PRICE_PER_HOUR": str(VOLUMES)}
     if types_file(world) is not None:
-        return _solved(load(world, types=_types()))
+        return _solution(load(world, types=_types()))
     loaded = load(world)
     if one.pods > ORACLE_PODS:
-        return _solved(loaded)
+        return _solution(loaded)
     for offering in (each for kind in world["instanceTypes"] for each in kind["offerings"]):
         offering["price"] += VOLUMES  # the oracle knows offerings' prices only
-    return _solved(loaded, world)
+    return _solution(loaded, world)
 
 
 def _parity(seed: int) -> Answer:
     world = generated.world(seed)
-    return _solved(load(world), world)
+    return _solution(load(world), world)
 
 
-def _solved(world: World, judged: Object | None = None) -> Answer:
+def _solution(world: World, judged: Object | None = None) -> Answer:
     """Solve a world; the oracle judges the answer if `judged`, the world's JSON, is given."""
     with _processor_time() as spent:
         results = schedule(
@@ -151,7 +155,7 @@ def _solved(world: World, judged: Object | None = None) -> Answer:
     return replace(answer, granted=score(judged, content), findings=found)
 
 
-def _consolidated(seed: int, sizes: tuple[int, int]) -> Answer:
+def _consolidation_answer(seed: int, sizes: tuple[int, int]) -> Answer:
     """Disrupt a cluster until it is steady, with the cost of evictions, and judge each pass."""
     world = consolidation.cluster(seed, *sizes)
     course = new_course(problem_of(load(world), now=consolidation.NOW, with_eviction_cost=True))
@@ -175,7 +179,7 @@ def _consolidated(seed: int, sizes: tuple[int, int]) -> Answer:
     )
 
 
-def _traced(name: str, seed: int) -> Answer:
+def _trace_answer(name: str, seed: int) -> Answer:
     trace = next(one for one in TRACES if one.name == name)
     cluster = trace.cluster(seed, node_price=VOLUMES)
     simulator = Simulator(cluster, Joiner(), length=trace.length)

@@ -27,7 +27,7 @@ from infra.lifecycle import sharedobjects
 from infra.lifecycle.destroying import is_replacing, refuse_ahead
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
-from infra.wording import wrapped
+from infra.wording import wrap_lines
 
 TITLES: Mapping[str, str] = {
     "cluster": "the cluster {0}, with its network and everything that runs there,",
@@ -58,7 +58,7 @@ class WouldBeDeletedError(Exception):
     """A change would delete what the stack created; the message says how to keep or delete it."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join([*map(wrapped, problems), "Nothing has been changed."]))
+        super().__init__("\n".join([*map(wrap_lines, problems), "Nothing has been changed."]))
 
 
 class DeletionGuard(RegisteredResource, module="joiner", name="DeletionGuard"):

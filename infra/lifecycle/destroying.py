@@ -20,7 +20,7 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import Resource
 
-from infra.wording import wrapped
+from infra.wording import wrap_lines
 
 DESTROY = frozenset({"destroy", "down", "dn"})
 OTHERS = frozenset({"up", "update", "preview", "pre", "refresh", "import", "watch"})
@@ -38,7 +38,7 @@ class DestroyRefusedError(pulumi.RunError):
     """`pulumi destroy` would be refused; the message says why and what to do."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        said = ["pulumi destroy would be refused:", *map(wrapped, problems)]
+        said = ["pulumi destroy would be refused:", *map(wrap_lines, problems)]
         super().__init__("\n".join(said))
 
 

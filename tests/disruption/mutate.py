@@ -45,8 +45,8 @@ MUTATIONS = (
     Mutation(
         "deleting nodes do not consume a budget",
         f"{PURE}/budgets.py",
-        "min(limits, default=UNLIMITED) - consuming)",
-        "min(limits, default=UNLIMITED))",
+        "nodes=nodes, now=now) - consuming)",
+        "nodes=nodes, now=now))",
     ),
     Mutation(
         "a percentage of drifted nodes is one of their number alone",
@@ -195,8 +195,8 @@ MUTATIONS = (
     Mutation(
         "the following steps of a plan are not validated",
         f"{PURE}/methods/consolidation/method.py",
-        "if not command.whole.names <= open_.keys():",
-        "if not command.names <= open_.keys():",
+        "sorted(command.whole.names - open_.keys())",
+        "sorted(command.names - open_.keys())",
     ),
     Mutation(
         "a candidate is a destination for the pods of another",

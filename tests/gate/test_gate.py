@@ -71,7 +71,7 @@ def test_cpu_time_is_not_judged_against_frozen_answers() -> None:
 def test_frozen_answers_are_read_back(tmp_path: Path) -> None:
     gate.freeze(tmp_path / "frozen.json", "0123abcd", BEFORE)
 
-    commit, answers = gate.frozen(tmp_path / "frozen.json")
+    commit, answers = gate.frozen_answers(tmp_path / "frozen.json")
 
     assert commit == "0123abcd"
     assert answers["few"]["1"] == replace(BEFORE["few"]["1"], cpu=0.0)

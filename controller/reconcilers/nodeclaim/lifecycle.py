@@ -341,7 +341,7 @@ class Lifecycle(PortUser):
                 REGISTERED,
                 "Unknown",
                 reason="NodeNotFound",
-                message=self._unregistered(claim),
+                message=self._registration_message(claim),
             )
         if not is_unregistered(nodes[0]) and not is_registered(nodes[0]):
             # Its user data does not set the taint: pods may be bound before labels and taints are.
@@ -463,7 +463,7 @@ class Lifecycle(PortUser):
         )
         await self.recorder.publish(claim, "Warning", obstacle.reason, message)
 
-    def _unregistered(self, claim: NodeClaim) -> str:
+    def _registration_message(self, claim: NodeClaim) -> str:
         """Return the message of a NodeClaim without a node; it says what to do if that lasts."""
         launched = conditions.find(claim.status.conditions, LAUNCHED)
         since = launched.last_transition_time if launched else None
