@@ -10,7 +10,8 @@ broken, or if `tests/oracle` finds a violation.
 
 `bench/gate/frozen.json` has the answers of the commit that it names, without times: CPU times of
 two machines cannot be compared. `--against COMMIT` checks that commit out into a temporary
-worktree, and runs both on this machine, family by family in turn. Only then is CPU time judged.
+worktree, and runs both on this machine, twice, family by family in turn. The lesser CPU time of
+each world counts. Only then is CPU time judged; on a busy machine it still varies.
 `--freeze` writes the answers of the last commit to `frozen.json`: those to the quick worlds, and
 with `--full` those to all worlds.
 """
@@ -147,11 +148,19 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield the comparison of each family with a checkout, or with answers that are known."""
     for family in _with_progress(families):
-        if isinstance(before, Path):
-            earlier = answers_of(before, family, full=full)
-        else:
-            earlier = before.get(family, {})
-        yield Row.of(family, earlier, answers_of(CHECKOUT, family, full=full))
+        if not isinstance(before, Path):
+            yield Row.of(family, before.get(family, {}), answers_of(CHECKOUT, family, full=full))
+            continue
+        # What else runs on the machine adds to CPU times, so the lesser of two counts.
+        earlier, now, *again = (
+            answers_of(checkout, family, full=full) for checkout in (before, CHECKOUT) * 2
+        )
+        yield Row.of(family, _quicker(earlier, again[0]), _quicker(now, again[1]))
+
+
+def _quicker(some: Answers, others: Answers) -> Answers:
+    """Return the answers with the lesser of two CPU times."""
+    return {n: min(answer, others[n], key=lambda one: one.cpu) for n, answer in some.items()}
 
 
 def _with_progress(families: Sequence[str]) -> Iterator[str]:
