@@ -70,6 +70,7 @@ async def test_a_pool_with_a_ready_class_becomes_ready_and_carries_its_hash(
 
     pool = stored_pool(world)
     assert conditions.is_true(pool.status.conditions, "Ready")
+    assert await world.events("NodePoolNotReady") == []
     assert pool.metadata.annotations[labels.NODEPOOL_HASH]
     assert pool.metadata.annotations[labels.NODEPOOL_HASH_VERSION] == "v3"
 
@@ -86,6 +87,7 @@ async def test_a_pool_without_its_class_names_the_one_to_create(
     assert (condition.status, condition.reason) == ("False", "NodeClassNotFound")
     assert '"default"' in condition.message
     assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
+    assert await world.events("NodePoolNotReady") == [condition.message]
 
 
 @pytest.mark.parametrize(

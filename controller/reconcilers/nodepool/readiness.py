@@ -105,6 +105,7 @@ class Readiness(PortUser):
         node_class = self._node_class(pool)
         mismatch = await self._requirement_mismatch(pool, node_class)
         after = self._conditions(pool, node_class, mismatch)
+        await self._report_unready(pool, after)
         used = self.cluster.usage_of(name)
         resources = {
             k: quantities.format_quantity(v, k) for k, v in sorted(used.items()) if k != "nodes"
@@ -152,6 +153,13 @@ class Readiness(PortUser):
             *invalid_values(of_template, OF_TEMPLATES),
         ):
             await self.recorder.publish(pool, "Warning", "InvalidAnnotation", fault)
+
+    async def _report_unready(self, pool: NodePool, known: Sequence[Condition]) -> None:
+        """Publish why the NodePool is not ready; `pulumi up` shows it while it waits."""
+        found = (conditions.find(known, kind) for kind in (VALIDATION_SUCCEEDED, NODE_CLASS_READY))
+        faults = [condition.message for condition in found if condition and condition.is_false]
+        if faults:
+            await self.recorder.publish(pool, "Warning", "NodePoolNotReady", "; ".join(faults))
 
     def _out_of_service_for(self, known: Sequence[Condition]) -> timedelta | None:
         """Return for how long the pool is still out of service; None if it is in service."""
