@@ -333,7 +333,10 @@ class Joiner(pulumi.ComponentResource):
         access = NodeAccess(
             f"{self._name}-node-access",
             NodeAccessArgs(
-                kind=self._access, cluster=args.cluster, node_role_arn=node_role.role_arn
+                kind=self._access,
+                cluster=args.cluster,
+                node_role_arn=node_role.role_arn,
+                node_role_id=node_role.role_id,
             ),
             mine,
         )
@@ -597,6 +600,7 @@ class Joiner(pulumi.ComponentResource):
             kind=self._windows_access,
             cluster=args.cluster,
             node_role_arn=role.role_arn,
+            node_role_id=role.role_id,
         )
         return [role, NodeAccess(f"{name}-access", way, self._mine)]
 

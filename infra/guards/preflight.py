@@ -112,8 +112,9 @@ def of_entry(location: ClusterLocation, role: str) -> Iterator[str]:
         )
         yield (
             f"the role {role} was created after its access entry, which belongs to a deleted role "
-            "of the same name: EKS refuses nodes with the new role. Delete the entry and the "
-            f"role's instance profile, and create them again: {command}; `pulumi up --refresh`"
+            "of the same name: EKS refuses nodes with the new role. Run `pulumi up --refresh`, "
+            "which creates the entry again. If this warning remains, delete the entry first: "
+            f"{command}"
         )
 
 

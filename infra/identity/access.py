@@ -36,6 +36,8 @@ class NodeAccessArgs:
     kind: Kind
     cluster: EksCluster
     node_role_arn: pulumi.Input[str]
+    node_role_id: pulumi.Input[str]
+    """The role's unique ID, which differs if the role is deleted and created again."""
 
 
 class NodeAccess(pulumi.ComponentResource):
@@ -52,10 +54,12 @@ class NodeAccess(pulumi.ComponentResource):
                 cluster_name=args.cluster.name,
                 principal_arn=args.node_role_arn,
                 type=args.kind,
-                # EKS allows one entry per role, so an entry of another type is created after the
-                # old one is deleted.
+                # EKS stores the role's ID, and allows one entry per role.
                 opts=pulumi.ResourceOptions.merge(
-                    mine, pulumi.ResourceOptions(delete_before_replace=True)
+                    mine,
+                    pulumi.ResourceOptions(
+                        delete_before_replace=True, replacement_trigger=args.node_role_id
+                    ),
                 ),
             )
         elif args.kind in MAPPED_GROUPS:

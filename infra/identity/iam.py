@@ -66,11 +66,11 @@ class NodeRole(pulumi.ComponentResource):
         after: list[pulumi.Resource] = []
         if args.presence == "create":
             role = self._role(name, args)
-            self.role_name, self.role_arn = role.name, role.arn
+            self.role_name, self.role_arn, self.role_id = role.name, role.arn, role.unique_id
             after = [role]
         else:
             found = _existing_role(args.name, self)
-            self.role_name, self.role_arn = found.name, found.arn
+            self.role_name, self.role_arn, self.role_id = found.name, found.arn, found.unique_id
         self.profile_name = pulumi.Output.from_input(
             args.profile_name
             or aws.iam.InstanceProfile(

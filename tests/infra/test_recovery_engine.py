@@ -350,3 +350,50 @@ def test_wrong_ids_and_nodepools_that_can_never_be_ready_are_named_in_a_preview(
     said = "\n".join(stage.said)
     assert "NodePool web would never be Ready: EC2NodeClass defualt is neither in this" in said
     assert "NodePool web would never be Ready: no instance type has topology.kubernetes" in said
+
+
+def delete_node_role(stage: Stage) -> dict[str, Any]:
+    """Delete the node role past the engine, as IAM's console does, and return what it was."""
+    iam, name = stage.client("iam"), "KarpenterNodeRole-joiner"
+    role: dict[str, Any] = iam.get_role(RoleName=name)["Role"]
+    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
+    for policy in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
+        iam.detach_role_policy(RoleName=name, PolicyArn=policy["PolicyArn"])
+    iam.delete_role(RoleName=name)
+    return role
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_nodes_join_after_their_role_was_created_again(stage: Stage, by_hand: bool) -> None:
+    stage.up()
+    (entry,) = stage.cloud.access_entries()
+    role = delete_node_role(stage)
+    if by_hand:
+        trust = json.dumps(role["AssumeRolePolicyDocument"])
+        stage.client("iam").create_role(
+            RoleName=role["RoleName"], AssumeRolePolicyDocument=trust, Tags=role["Tags"]
+        )
+    assert stage.cloud.access_entries() == []
+
+    stage.engine.refresh("dev")
+    stage.up()
+
+    assert stage.cloud.access_entries() == [entry]
+    profile = stage.client("iam").get_instance_profile(InstanceProfileName=role["RoleName"])
+    assert [each["Arn"] for each in profile["InstanceProfile"]["Roles"]] == [role["Arn"]]
+    assert not stage.up().any
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}
+
+
+def test_a_tag_that_ec2_shows_late_is_created_by_the_next_up(stage: Stage) -> None:
+    stage.cloud.change_settings(tagging=600.0)
+    with pytest.raises(EngineError, match="empty result"):
+        stage.up()
+    stage.cloud.change_settings(tagging=0.0)
+
+    stage.up()
+
+    assert not stage.up().any
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}

@@ -148,10 +148,10 @@ class AwsProvider(Provider):
             identity = self._patiently(resource, inputs)
         try:
             resource.complete(identity, inputs)
+            return Created(identity, self._outputs(resource, identity, inputs))
         except (ClientError, ProviderError) as error:
             outputs = _with_all_tags(type(resource), _public(inputs))
             raise PartialFailureError(identity, outputs, [str(error)]) from error
-        return Created(identity, self._outputs(resource, identity, inputs))
 
     def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
         resource = self._resource(work.type, inputs or state)

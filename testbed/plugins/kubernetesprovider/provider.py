@@ -37,6 +37,7 @@ from testbed.plugins.kubernetesprovider.readiness import (
     READ_AWAITED,
     SKIP_AWAIT,
     SKIP_AWAIT_OF_DELETION,
+    WAIT_FOR,
     annotation,
     rule_reasons,
     unready_reasons,
@@ -462,6 +463,7 @@ class KubernetesProvider(Provider):
         if annotation(inputs, SKIP_AWAIT) == "true" or _is_patch(work.type):
             return live
         reasons: list[str] = []
+        warned: set[str] = set()
         for _ in self._polls(work.timeout or DEFAULT_SECONDS):
             read = self.api.get(path)
             if read is None:
@@ -476,10 +478,22 @@ class KubernetesProvider(Provider):
                 return live
             if reasons != before:
                 work.report("; ".join(reasons))
+            for said in self._warnings_about(live):
+                if said not in warned:
+                    work.report(f"warning: {said}")
+                warned.add(said)
         outputs = _outputs(live, inputs, manager)
-        name = live["metadata"]["name"]
-        late = f"'{name}' timed out waiting to be Ready"
-        raise PartialFailureError(_identity(live), outputs, [late, *reasons])
+        late = [f"'{live['metadata']['name']}' timed out waiting to be Ready", *reasons]
+        if annotation(live, WAIT_FOR):
+            late = ["timed out waiting for the condition"]
+        raise PartialFailureError(_identity(live), outputs, late)
+
+    def _warnings_about(self, live: Bag) -> list[str]:
+        """Return the Warning events of an object, which the real provider shows while it waits."""
+        selected = {"involvedObject.uid": live["metadata"]["uid"], "type": "Warning"}
+        selector = ",".join(f"{field}={value}" for field, value in selected.items())
+        events = self.api.request("GET", "/api/v1/events", query={"fieldSelector": selector})
+        return [f"{each['reason']}: {each['message']}" for each in events["items"]]
 
     def _wait_until_gone(self, work: Work, path: str, uid: str) -> None:
         reason = ""

@@ -422,8 +422,10 @@ def test_a_tag_that_ec2_does_not_show_at_once_is_an_error(cloud: Cloud) -> None:
     cloud.world.settings.tagging = 60.0
     inputs = {"resourceId": subnets(cloud)[0], "key": "team", "value": "ours"}
 
-    with pytest.raises(ProviderError, match="empty result"):
+    with pytest.raises(PartialFailureError, match="empty result") as failed:
         make(stand_in(cloud), "aws:ec2/tag:Tag", inputs)
+
+    assert failed.value.identity == f"{inputs['resourceId']},team"
 
 
 def test_a_target_that_eventbridge_refuses_is_an_error(cloud: Cloud) -> None:

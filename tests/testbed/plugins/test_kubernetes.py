@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from testbed.kube.client import KubeClient, NotFoundError
 from testbed.plugins.engine import EngineError
 from testbed.plugins.kubernetesprovider.api import ApiError
 from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
-from testbed.plugins.provider import ProviderError, Work
+from testbed.plugins.provider import PartialFailureError, ProviderError, Work
 from testbed.region.cluster import Cluster
 from tests.testbed.plugins.conftest import EngineOn
 
@@ -256,6 +257,34 @@ def test_an_update_of_a_deleted_object_fails(provider: KubernetesProvider) -> No
         provider.preview(work_on(inputs), made.outputs, changed)
     with pytest.raises(ApiError, match="not found"):
         provider.update(work_on(inputs), made.outputs, inputs, changed)
+
+
+def test_an_unready_object_shows_its_warnings_and_fails_without_them(
+    provider: KubernetesProvider,
+) -> None:
+    inputs = config_map({"team": "a"})
+    work, said = work_on(inputs, timeout=0.5), list[str]()
+    made = provider.create(work, inputs)
+    about = {"kind": "ConfigMap", "namespace": "default", "uid": made.outputs["metadata"]["uid"]}
+    provider.api.request(
+        "POST",
+        "/api/v1/namespaces/default/events",
+        body={
+            "metadata": {"name": inputs["metadata"]["name"]},
+            "involvedObject": about | {"name": inputs["metadata"]["name"]},
+            "type": "Warning",
+            "reason": "NotGood",
+            "message": "the team is wrong",
+        },
+    )
+    waiting = {"pulumi.com/waitFor": "jsonpath={.data.team}=b"}
+    new = inputs | {"metadata": inputs["metadata"] | {"annotations": waiting}}
+
+    with pytest.raises(PartialFailureError) as failed:
+        provider.update(replace(work, report=said.append), made.outputs, inputs, new)
+
+    assert "warning: NotGood: the team is wrong" in said
+    assert failed.value.reasons == ["timed out waiting for the condition"]
 
 
 @pytest.mark.parametrize(
