@@ -25,14 +25,22 @@ Wait = Callable[[StateNode], str]
 """Returns for which pods a node in deletion waits, and why; empty if for none."""
 
 
-def waits(problem: DisruptionProblem) -> Wait:
-    """Return a function that says for what a node in deletion waits, as `drain_obstacle` does."""
+def waits(
+    problem: DisruptionProblem, pods_on: Callable[[str], Sequence[Pod]] | None = None
+) -> Wait:
+    """Return a function that says for what a node in deletion waits, as `drain_obstacle` does.
+
+    `pods_on` returns the pods on the node with a name; without it, all pods of the snapshot are
+    searched, which the event loop must not do.
+    """
     deleting = {state.name: state for state in problem.snapshot.nodes if state.deleting}
 
     @cache
     def wait(name: str) -> str:
         if name not in deleting:
             return ""
+        if pods_on is not None:
+            return drain_obstacle(deleting[name], pods_on(name), problem)
         pods = [pod for pod in problem.snapshot.pods if pod.spec.node_name == name]
         return drain_obstacle(deleting[name], pods, problem)
 

@@ -317,7 +317,8 @@ def write_data(output: str, content: Mapping[str, Any]) -> bool:
     if output == "json":
         sys.stdout.write(json.dumps(content) + "\n")
     elif output == "yaml":
-        yaml.safe_dump(content, sys.stdout, sort_keys=False, allow_unicode=True)
+        plain = json.loads(json.dumps(content))  # a cause is a text with attributes
+        yaml.safe_dump(plain, sys.stdout, sort_keys=False, allow_unicode=True)
     else:
         return False
     return True
@@ -337,7 +338,8 @@ def write_tables(tables: Iterable[Table], *, before: str = "", after: str = "") 
         widths = _widths(table, console.width)
         if not widths:
             console.print(table.title, style="bold", highlight=False)
-            console.print(_list_of(table, console.width), highlight=False)
+            listed = _list_of(table, console.width)
+            console.print(listed, highlight=False, soft_wrap=not is_terminal)
             continue
         rich_table = RichTable(title=table.title, header_style="bold", title_justify="left")
         for head, column_width in zip(table.heads, widths, strict=True):
@@ -380,6 +382,7 @@ def _list_of(table: Table, width: int) -> str:
             initial_indent=f"  {head}".ljust(indent),
             subsequent_indent=" " * indent,
             break_on_hyphens=False,
+            break_long_words=sys.stdout.isatty(),  # programs read what a pipe gets
         )
         + ("\n" if head == table.heads[-1] else "")
         for row in table.rows

@@ -75,13 +75,16 @@ class Snapshot:
         they run on now. `unbound` are the keys of pods that are left out.
         """
         gone, closed = frozenset(gone), frozenset(closed)
+        nodes = tuple(
+            replace(node, deleting=True) if node.name in closed else node
+            for node in self.nodes
+            if node.name not in gone
+        )
+        if not (gone or bound or unbound):
+            return replace(self, nodes=nodes)  # on the event loop: no pod is read
         return replace(
             self,
-            nodes=tuple(
-                replace(node, deleting=True) if node.name in closed else node
-                for node in self.nodes
-                if node.name not in gone
-            ),
+            nodes=nodes,
             pods=tuple(
                 with_fields(pod, "spec", node_name=bound[pod.key])
                 if bound and pod.key in bound

@@ -21,7 +21,12 @@ stack = full_name_of_stack()
 nodes = NodeRole("node", NodeRoleArgs(cluster=cluster, name=names.node_role(name)))
 NodeAccess(
     "node",
-    NodeAccessArgs(kind="EC2_LINUX", cluster=cluster, node_role_arn=nodes.role_arn),
+    NodeAccessArgs(
+        kind="EC2_LINUX",
+        cluster=cluster,
+        node_role_arn=nodes.role_arn,
+        node_role_id=nodes.role_id,
+    ),
 )
 queue = InterruptionQueue(
     "interruption", InterruptionQueueArgs(cluster=cluster, queue_name=names.queue(name))

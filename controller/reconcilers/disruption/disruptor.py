@@ -260,7 +260,7 @@ class Disruptor(PortUser):
     async def _report_blocked(self, problem: DisruptionProblem, seen: Overview) -> None:
         for name, why in seen.context.survey.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
-        wait = waits(problem)
+        wait = waits(problem, self.cluster.pods_on)
         causes: dict[tuple[str, str], list[str]] = {}
         for reason in Reason:
             total, consuming = seen.context.consumed[reason]
