@@ -134,13 +134,13 @@ async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_
 
         eks.update_cluster_config(name="joiner", deletionProtection=True)
         before = urns(engine)
-        with pytest.raises(EngineError, match="set joiner:deletionProtection to false"):
+        with pytest.raises(EngineError, match=r"set\s+joiner:deletionProtection\s+to\s+false"):
             engine.destroy("dev")
         assert urns(engine) == before
         eks.update_cluster_config(name="joiner", deletionProtection=False)
 
         foreign = have_in_network(testbed.cloud.url)
-        with pytest.raises(EngineError, match=f"security group {foreign}") as refused:
+        with pytest.raises(EngineError, match=rf"security\s+group\s+{foreign}") as refused:
             engine.destroy("dev")
         assert "Traceback" not in refused.value.output
         assert eks.describe_cluster(name="joiner")["cluster"]["status"] == "ACTIVE"
@@ -152,7 +152,7 @@ async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_
         tagged = [{"ResourceType": "vpc", "Tags": [ours]}]
         second = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=tagged)["Vpc"]["VpcId"]
         with pytest.raises(
-            EngineError, match=f"exist in AWS, .*: VPC {second}. Delete them"
+            EngineError, match=rf"exist\s+in\s+AWS,[\s\S]*:\s+VPC\s+{second}.\s+Delete\s+them"
         ) as left:
             engine.destroy("dev")
         assert f"aws ec2 delete-vpc --vpc-id {second}" in left.value.output
