@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, KeysView
+from collections.abc import Callable, Collection
 from typing import Generic
 
 from controller.apis.kinds import Kind, T
@@ -37,10 +37,6 @@ class Index(Generic[T]):
         copy = Index(self.kind, self._group)
         copy._members = {group: members.copy() for group, members in self._members.items()}
         return copy
-
-    def groups(self) -> KeysView[str]:
-        """Return the names of the groups that have members."""
-        return self._members.keys()
 
     def of(self, group: str) -> Collection[T]:
         """Return the members of a group in the order of their addition."""
